@@ -28,7 +28,7 @@ from batch_pipeline.encode.source_file import (
     bad_file_error,
     unreadable_error,
 )
-from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
+from batch_pipeline.model.errors import BadFileError, SourceRefusedError, SourceUnavailableError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import FileRange
 from batch_pipeline.model.record_rules import BadFileKind
@@ -321,8 +321,9 @@ class ItemCutter:
                 if source.can_be_cut:
                     cuts = source.reader.find_cuts(source, self.stream, self.most_bytes)
                 size = source.facts.size_bytes
+        except SourceRefusedError:
+            return (file,)  # reported when the item is encoded, as is any other fault
         except BadFileError as error:
-            # Any other fault is reported when the item is encoded.
             return () if error.kind in {BadFileKind.CHANGED, BadFileKind.MISSING} else (file,)
         if not cuts:
             return (file,)

@@ -1,11 +1,13 @@
 """Splitting a file into items: ranges cover it once and have the records of the whole file."""
 
+import errno
 import gzip
 import json
 import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Chunk, JsonRecords
 from batch_pipeline.encode.readers.decoded_file import ItemCutter, open_source
-from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
 from batch_pipeline_tests.encode.landed_files import csv_text, landed, stream_of
@@ -185,6 +187,18 @@ def test_missing_or_changed_file_is_left_to_the_next_listing(tmp_path: Path) -> 
     assert cut(replace(file, size_bytes=8), 3) == []
     Path(tmp_path / "orders").unlink()
     assert cut(file, 3) == []
+
+
+def test_file_that_refuses_reads_is_one_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its own batch fails. An outage ends the registration."""
+    file = landed(tmp_path, b"id\n1\n2\n3\n")
+    monkeypatch.setattr(os, "stat", Mock(side_effect=OSError(errno.EIO, "")))
+    assert cut(file, 3) == [file]
+    monkeypatch.setattr(os, "stat", Mock(side_effect=OSError(errno.ETIMEDOUT, "")))
+    with pytest.raises(SourceUnavailableError):
+        cut(file, 3)
 
 
 def _ranged(tmp_path: Path, data: bytes, fragment: str) -> LandedFile:
