@@ -6,7 +6,7 @@ inventory. `all_cuts` cuts a whole table in one pass over its streamed rows.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -428,25 +428,33 @@ class ReflectedMetaTable:
         Raises:
             BadWeightError: a row has a rejected weight.
         """
-        return self._items(self.queries.items, id_range)
+        return self._to_items(self._rows(self.queries.items, id_range))
 
-    def items_of_batch(self, planned_batch: Batch, planned: IdRuns | None) -> list[MetaItem]:
+    def items_of_batch(
+        self,
+        planned_batch: Batch,
+        planned: IdRuns | None,
+        late_ids: Callable[[], Collection[int]] = tuple,
+    ) -> list[MetaItem]:
         """Return the existing items of a batch that are among its planned ids (None: all).
 
-        Those of a list of ids are read 1,000 ids at a time.
+        Those of a list of ids are read 1,000 ids at a time. `late_ids` returns the ids in the range
+        that other batches list; it is called after the range was read.
 
         Raises:
-            BadWeightError: a row has a rejected weight.
+            BadWeightError: a row of the batch has a rejected weight.
         """
         if planned_batch.item_ids is None:
-            items = self.items(planned_batch.id_range)
-            return [item for item in items if planned is None or item.id in planned]
-        listed, items = sorted(planned_batch.item_ids), []
+            read = self._rows(self.queries.items, planned_batch.id_range)
+            late = {*late_ids()}
+            own = [row for row in read if row[0] not in late]
+            return self._to_items([row for row in own if planned is None or row[0] in planned])
+        listed, rows = sorted(planned_batch.item_ids), list[Sequence[Any]]()
         for start in range(0, len(listed), _ID_CHUNK):
             chunk = listed[start : start + _ID_CHUNK]
             query = self.queries.items.where(self.uid.in_(chunk))
-            items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
-        return items
+            rows += self._rows(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
+        return self._to_items(rows)
 
     def facts(self, id_range: IdRange) -> RangeFacts:
         """Return the facts of a range, computed by the database, to detect later changes."""
@@ -479,9 +487,11 @@ class ReflectedMetaTable:
         step = "Correct the row, or read the table through a view without it."
         raise unfit_column(self.canonical_name, self.columns.uid, "uid", problem, step)
 
-    def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
+    def _rows(self, query: sa.Select[Any], id_range: IdRange) -> Sequence[Sequence[Any]]:
         with read_one_statement(self.engine) as connection:
-            rows = connection.execute(query, _bounds(id_range)).all()
+            return connection.execute(query, _bounds(id_range)).all()
+
+    def _to_items(self, rows: Sequence[Sequence[Any]]) -> list[MetaItem]:
         for row in rows:
             if row[2] is None:
                 raise self._bad_weight(row[0])

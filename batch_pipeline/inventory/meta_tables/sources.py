@@ -8,11 +8,11 @@ import logging
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -496,14 +496,13 @@ class StreamTable(ABC):
         Raises:
             BatchDataError: a row names no file, or has a rejected weight.
         """
+        late = partial(fetch_column, self.inventory, late_items(batch))
         try:
-            rows = self.use(lambda source: read_items(self.inventory, source.table, batch))
+            rows = self.use(lambda source: read_items(self.inventory, source.table, batch, late))
         except BadWeightError as error:
             problem = f"the weight is {error.weight!r}; expected a number from 0 to 2^63 - 1"
             raise _item_error(error.table, error.item_id, problem) from error
-        is_range = batch.item_ids is None
-        late = set(fetch_column(self.inventory, late_items(batch)) if is_range else ())
-        return self.to_items([row for row in rows if row.id not in late], checks=True)
+        return self.to_items(rows, checks=True)
 
     def find(self, text: str) -> list[Item]:
         """Return at most 20 items whose id, location or last part of the location is `text`."""
@@ -581,15 +580,18 @@ class UserMetaTable(StreamTable):
 
 
 def read_items(
-    inventory: sa.Engine, table: ReflectedMetaTable, planned_batch: Batch
+    inventory: sa.Engine,
+    table: ReflectedMetaTable,
+    planned_batch: Batch,
+    late_ids: Callable[[], Collection[int]] = tuple,
 ) -> list[MetaItem]:
     """Read the items that a batch was planned with and that still exist, in id order.
 
-    Rows that arrived later are found by the next audit.
+    Rows that arrived later are found by the next audit. `late_ids` returns those that are known.
     """
     with transaction(inventory) as connection:
         planned = planned_ids(connection, planned_batch)
-    return table.items_of_batch(planned_batch, planned)
+    return table.items_of_batch(planned_batch, planned, late_ids)
 
 
 def source_terms_of_stream(table_source: TableSource) -> SourceTerms:

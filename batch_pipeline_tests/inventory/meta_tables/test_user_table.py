@@ -146,6 +146,12 @@ def test_rows_inserted_into_range_of_batch_are_late(orders: UserTableFixture) ->
     assert orders.publish(first) == [1, 2, 5]
     again = audits.audit("orders", reflected, limits=limits())
     assert (again.late.count, again.known) == (0, 2)
+    orders.execute("UPDATE files SET size_in_bytes = -1 WHERE id = 3")  # fails its own batch only
+    assert orders.publish(first) == [1, 2, 5]
+    execute(orders.database.engine, "UPDATE batch_pipeline.batch SET id_runs = NULL")
+    assert orders.publish(first) == [1, 2, 5]
+    with pytest.raises(BatchDataError, match="the weight is -1"):
+        orders.table.items(late.batch)
     check_invariants(orders.database)
 
 
