@@ -1,5 +1,6 @@
 -- The conditions under which a state of the strategy `locks` is valid, and the oid of the table.
-SELECT pg_catalog.pg_postmaster_start_time()::text
+-- As text, the start time would depend on the time zone of the session.
+SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text
            || ' ' || d.oid || ' ' || c.oid || ' ' || c.relfilenode,
        c.oid::bigint
   FROM pg_catalog.pg_class c

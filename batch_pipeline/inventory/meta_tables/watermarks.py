@@ -163,7 +163,8 @@ class Candidates:
 class StoredCandidates:
     """The candidates of high watermarks in the inventory, one row for each meta table.
 
-    `scope` identifies the meta tables' database: names are unique only within it. Each
+    `scope` identifies the meta tables' database: names are unique only within it. For `settle`, it
+    also has the column and the delay, since readers with different ones have different states. Each
     call is one autocommitted statement that locks only the row of the table.
     Readers may overwrite each other: every saved state stays valid, and a lost one costs only time.
 
@@ -314,7 +315,8 @@ class SettleTimeWatermark:
         time: sa.Column[Any] = table.table.c[self.settle_by.column]
         # Another stream may read the same table with a shorter delay or another column.
         epoch = f"{self.settle_by.column} {self.settle_by.delay}"
-        state = load_candidates(self.store, table.canonical_name, Strategy.SETTLE, epoch)
+        store = replace(self.store, scope=f"{self.store.scope} {epoch}")
+        state = load_candidates(store, table.canonical_name, Strategy.SETTLE, epoch)
         state = state.limited_to(table.highest_id())
         with read_transaction(table.engine) as connection:
             settled_until = database_time(connection, time) - self.settle_by.delay
@@ -330,7 +332,7 @@ class SettleTimeWatermark:
             ).scalar_one()
         if value is not None:
             state = state.released_up_to(value)
-        self.store.save(table.canonical_name, state)
+        store.save(table.canonical_name, state)
         return WatermarkReading(value=state.released, strategy=Strategy.SETTLE)
 
 

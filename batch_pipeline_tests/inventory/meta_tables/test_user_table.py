@@ -241,6 +241,9 @@ def test_rows_younger_than_settle_delay_are_not_planned(orders: UserTableFixture
     assert soon.high_watermark() == 2
     orders.insert(3)
     assert settling.high_watermark() == 2
+    assert soon.high_watermark() is not None
+    orders.execute("UPDATE files SET imported = CURRENT_TIMESTAMP WHERE id = 2")
+    assert settling.high_watermark() == 2  # each delay has its own state
 
 
 def test_find_by_id_path_uri_or_name(orders: UserTableFixture) -> None:

@@ -18,6 +18,7 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     Candidate,
     Candidates,
     LockHolder,
+    SettleBy,
     StoredCandidates,
     WatermarkReading,
     _from_json,
@@ -352,7 +353,10 @@ def test_processes_share_stored_candidates(
     files: ReflectedMetaTable,
     late_writer: sa.Connection,
 ) -> None:
-    """The second process does not wait for the writer that started in between."""
+    """The next reader does not wait for the writer that started in between.
+
+    Readers with another strategy or another time zone do not discard its state.
+    """
     execute(files.engine, INSERT)
     with python(READ_WATERMARK, server_url, database_url) as other:
         assert next_line(other) == "None"
@@ -361,7 +365,16 @@ def test_processes_share_stored_candidates(
         late_writer.commit()
         # Without a stored state, two reads are needed.
         assert choose_watermark(files).watermark.read().value is None
-        assert choose_watermark(files, store=store).watermark.read().value == 2
+        settled = choose_watermark(
+            files, Strategy.SETTLE, settle_by=SettleBy("imported"), store=store
+        )
+        assert settled.watermark.read().value is None
+        tokyo = sa.create_engine(
+            files.engine.url, connect_args={"options": "-c timezone=Asia/Tokyo"}
+        )
+        abroad = replace(files, engine=tokyo)
+        assert choose_watermark(abroad, store=store).watermark.read().value == 2
+        tokyo.dispose()
         with python(READ_WATERMARK, server_url, database_url) as other:
             assert next_line(other) == "2"
 
