@@ -90,13 +90,14 @@ class Registered:
     """Result of a registration; `changed` files differ from their row and were not updated.
 
     `found` counts the listed files, `new_items` the rows inserted for them: a large file becomes
-    several items.
+    several items. `postponed` are new files that were gone or had changed when they were cut.
     """
 
     found: int = 0
     new_items: int = 0
     changed: tuple[str, ...] = ()
     accepted: int = 0
+    postponed: tuple[str, ...] = ()
 
     def plus(self, other: "Registered") -> "Registered":
         """Return the sum of both results."""
@@ -105,6 +106,7 @@ class Registered:
             new_items=self.new_items + other.new_items,
             changed=self.changed + other.changed,
             accepted=self.accepted + other.accepted,
+            postponed=self.postponed + other.postponed,
         )
 
 

@@ -146,7 +146,7 @@ class PolledLanding:
     def settled(self, registered: Registered) -> Registered:
         """Record what was registered; return `registered` with all known files as `found`.
 
-        A file that differs from its row is returned again by every pass.
+        A file that differs from its row, or was postponed, is returned again by every pass.
         """
         poll, self._poll = self._poll, None
         if poll is None:
@@ -154,11 +154,13 @@ class PolledLanding:
         self._highest = poll.highest
         self._trouble = self._trouble or poll.trouble
         self._files += registered.new_items
+        for location in registered.postponed:
+            poll.files -= poll.returned.pop(location, None) is not None
         if poll.position or poll.is_at_end:
             self._advance(poll, {*registered.changed})
         begun = 0 if self._pass is None else self._pass.files
         if self._events is not None:
-            self._events.settled()
+            self._events.settled(registered.postponed)
         return replace(registered, found=max(self._files, begun))
 
     def _is_due(self) -> bool:

@@ -9,7 +9,7 @@ queue's own rules. Problems are recorded, not raised: the next full listing find
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
@@ -39,7 +39,8 @@ class S3EventListing:
         self._landing = landing
         self._queue = queue
         self._client = partial(s3_client.client, "sqs", region_of(queue))
-        self._answered: list[str] = []  # receipts of messages whose files the listing returned
+        # Receipts of messages whose files the listing returned, with the names of the files.
+        self._answered: list[tuple[str, list[str]]] = []
 
     def found_files(self) -> Iterator[LandedFile]:
         """Receive the available messages and check each object that they name."""
@@ -57,14 +58,18 @@ class S3EventListing:
                     yield self._landing.found(name, examined)
         except LandingUnavailableError as error:
             self._note(error)
-        self._answered = [one for one, new, is_ours in received if is_ours and answered >= {*new}]
+        self._answered = [
+            (one, new) for one, new, is_ours in received if is_ours and answered >= {*new}
+        ]
 
-    def settled(self) -> None:
+    def settled(self, postponed: Iterable[str]) -> None:
         """Delete the answered messages, now that their files are registered.
 
-        A message that the queue does not delete is delivered again.
+        A message that is not deleted, as one with a postponed file, is delivered again.
         """
-        answered, self._answered = self._answered, []
+        names = {self._landing.name_of(uri) for uri in postponed}
+        answered = [one for one, new in self._answered if names.isdisjoint(new)]
+        self._answered = []
         try:
             for first in range(0, len(answered), _PER_REQUEST):
                 some = enumerate(answered[first : first + _PER_REQUEST])

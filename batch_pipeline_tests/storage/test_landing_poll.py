@@ -38,6 +38,16 @@ def test_polled_landing_returns_link_with_new_target(tmp_path: Path) -> None:
         polled.settled(Registered(found=1, new_items=1))
 
 
+def test_postponed_file_is_returned_again(tmp_path: Path) -> None:
+    location = to_uri(_land(tmp_path / "a.csv"))
+    polled = PolledLanding(SourceLanding(stream=stream(source=Source(uri=to_uri(tmp_path)))))
+    returned, known = [], []
+    for result in (Registered(postponed=(location,)), Registered(new_items=1), Registered()):
+        returned.append([file.location for file in polled.found_files()])
+        known.append(polled.settled(result).found)
+    assert (returned, known) == ([[location], [location], []], [0, 1, 1])
+
+
 _CHANGES = st.lists(
     st.tuples(
         st.sampled_from(["a.csv", "b.csv", "s/c.csv"]),

@@ -118,10 +118,12 @@ def test_message_is_kept_until_its_objects_are_registered(
 ) -> None:
     queued.deliver_repeatedly()
     poll(queued.polled(), database)
-    queued.s3_landing.put("in/a.csv")
+    location = queued.s3_landing.put("in/a.csv")
     queued.announce("in/a.csv")
     polled = queued.polled()
     list(polled.found_files())
+    assert queued.message_count() == 1
+    polled.settled(Registered(found=1, postponed=(location,)))
     assert queued.message_count() == 1
     assert database.meta_table("orders").register(polled.found_files()).new_items == 1
     assert queued.message_count() == 1

@@ -148,7 +148,11 @@ class OwnMetaTable(StreamTable):
             ]
         accepted = len(differing) - len(refused)
         return Registered(
-            found=len(files), new_items=new_items, changed=tuple(refused), accepted=accepted
+            found=len(files),
+            new_items=new_items,
+            changed=tuple(refused),
+            accepted=accepted,
+            postponed=tuple(location for location in unknown if cuts.get(location) == ()),
         )
 
     def _registered_files(

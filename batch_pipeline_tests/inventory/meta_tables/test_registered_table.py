@@ -227,7 +227,9 @@ def test_file_changed_since_listing_is_left_for_next_registration(
 ) -> None:
     before = landed_file(large_file)
     large_file.write_bytes(TEN_LINES + TEN_LINES)
-    assert _register_with_ranges(database, before) == Registered(found=1, new_items=0)
+    assert _register_with_ranges(database, found_file(1), before) == Registered(
+        found=2, new_items=1, postponed=(before.location,)
+    )
     assert _register_with_ranges(database, landed_file(large_file)) == Registered(
         found=1, new_items=5
     )
