@@ -84,7 +84,8 @@ class _Poll:
 class PolledLanding:
     """A landing and the known state of its files; not thread-safe.
 
-    A poll lists at most `limit` names of a pass; with None, it lists all of them.
+    A poll lists at most `limit` names of a pass, and as many after the highest known key; with
+    None, it lists all of them.
     """
 
     def __init__(
@@ -169,12 +170,16 @@ class PolledLanding:
         return self._now() - self._last_began >= self._relist_every.total_seconds()
 
     def _behind_highest(self, poll: _Poll) -> Iterator[LandedFile]:
-        for name, examined in self._landing.examined(self._highest):
-            if isinstance(examined, FileFacts):
-                poll.highest = max(poll.highest, name)
-                yield self._landing.found(name, examined)
-            elif examined is not None:
-                poll.trouble = poll.trouble or examined
+        with closing(self._landing.examined(self._highest)) as names:
+            for number, (name, examined) in enumerate(names, start=1):
+                if isinstance(examined, FileFacts):
+                    poll.highest = max(poll.highest, name)
+                    yield self._landing.found(name, examined)
+                elif examined is not None:
+                    poll.trouble = poll.trouble or examined
+                if number == self._limit:  # continue after this name, even if it is left out
+                    poll.highest = max(poll.highest, name)
+                    return
 
     def _part_of_pass(self, poll: _Poll) -> Iterator[LandedFile]:
         """List the next names of the pass in progress, or of a new pass."""

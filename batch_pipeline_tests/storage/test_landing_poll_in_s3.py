@@ -108,6 +108,19 @@ def test_new_keys_are_found_during_relisting(s3_landing: BucketLanding, database
     assert poll(polled, database).new_items == 1
 
 
+def test_limited_polls_continue_after_the_highest_key(
+    s3_landing: BucketLanding, database: Database
+) -> None:
+    """Even if all keys of a poll are excluded."""
+    landing = s3_landing.landing(arrivals=ASCENDING, include=("*.csv",))
+    polled = PolledLanding(landing, limit=2, now=Clock())
+    poll(polled, database)
+    s3_landing.put("in/00002a.txt")
+    s3_landing.put("in/00002b.txt")
+    s3_landing.put_many(1, 5)
+    assert [poll(polled, database).new_items for _ in range(5)] == [2, 0, 2, 1, 0]
+
+
 def test_excluded_key_does_not_advance_the_highest_key(
     s3_landing: BucketLanding, database: Database
 ) -> None:
