@@ -458,16 +458,13 @@ class StreamTable(ABC):
 
         def query_source(source: MetaSource) -> timedelta | None:
             table = source.table
-            column = insert_time(table, name)
-            time: sa.ColumnElement[Any] = column
-            if table.engine.dialect.name == "sqlite":  # any text, for example with a time zone
-                time = sa.func.datetime(column)
+            time = insert_time(table, name)
             items = table.weighed(_next_id(after_id), MAX_ID).order_by(None)
-            query = items.with_only_columns(sa.func.min(time, type_=column.type))
+            query = items.with_only_columns(sa.func.min(time))
             with read_transaction(table.engine) as connection:
                 try:
                     oldest = connection.execute(query).scalar_one()
-                    return None if oldest is None else database_time(connection, column) - oldest
+                    return None if oldest is None else database_time(connection, time) - oldest
                 except (TypeError, exc.DataError) as error:  # MySQL's zero date, or infinity
                     raise no_insert_time(table, name, first_line(error)) from error
 

@@ -274,8 +274,8 @@ class SettleBy:
             raise InvalidValueError("settle delay", str(self.delay), "more than 0 s")
 
 
-def insert_time(table: ReflectedMetaTable, name: str) -> sa.Column[Any]:
-    """Return the column of insert times with this name.
+def insert_time(table: ReflectedMetaTable, name: str) -> sa.ColumnElement[Any]:
+    """Return the insert times in the column with this name, in a form that can be compared.
 
     Raises:
         MetaTableError: the column does not exist or holds no times.
@@ -283,6 +283,8 @@ def insert_time(table: ReflectedMetaTable, name: str) -> sa.Column[Any]:
     column = table.column(name, "insert time")
     if not isinstance(column.type, sa.DateTime):
         raise no_insert_time(table, name, f"its type is {column.type!r}, but a timestamp is needed")
+    if table.engine.dialect.name == "sqlite":  # any text, for example with a time zone
+        return sa.func.datetime(column, type_=column.type)
     return column
 
 
@@ -312,7 +314,7 @@ class SettleTimeWatermark:
     def read(self) -> WatermarkReading:
         """Return the highest id below the first row that is not settled or has no time."""
         table = self.table
-        time: sa.Column[Any] = table.table.c[self.settle_by.column]
+        time = insert_time(table, self.settle_by.column)
         # Another stream may read the same table with a shorter delay or another column.
         epoch = f"{self.settle_by.column} {self.settle_by.delay}"
         store = replace(self.store, scope=f"{self.store.scope} {epoch}")
@@ -336,7 +338,7 @@ class SettleTimeWatermark:
         return WatermarkReading(value=state.released, strategy=Strategy.SETTLE)
 
 
-def database_time(connection: sa.Connection, column: sa.Column[Any]) -> datetime:
+def database_time(connection: sa.Connection, column: sa.ColumnElement[Any]) -> datetime:
     """Return the time of the database, with a time zone if the column has one."""
     if connection.dialect.name == "sqlite":
         text = connection.execute(sa.select(sa.func.datetime("now"))).scalar_one()

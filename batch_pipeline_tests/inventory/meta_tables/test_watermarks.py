@@ -370,6 +370,25 @@ def test_settle_reads_column_without_zone_in_session_time_zone(
     engine.dispose()
 
 
+@pytest.mark.parametrize(
+    ("time", "watermark"),
+    [
+        ("strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-16 minutes')", 1),
+        ("strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-14 minutes')", None),
+        ("strftime('%Y-%m-%d %H:%M:%f-05:00', 'now', '-5 hours')", None),
+        ("strftime('%Y-%m-%d %H:%M:%f-05:00', 'now', '-6 hours')", 1),
+        ("'yesterday'", None),
+    ],
+)
+def test_settle_compares_any_text_of_times_in_sqlite(
+    sqlite_files: ReflectedMetaTable, time: str, watermark: int | None
+) -> None:
+    statement = f"INSERT INTO files (size_in_bytes, imported) VALUES (1, {time})"  # noqa: S608 - constant
+    execute(sqlite_files.engine, statement)
+    choice = choose_watermark(sqlite_files, Strategy.SETTLE, settle_by=BY_IMPORT)
+    assert choice.watermark.read().value == watermark
+
+
 def test_settle_by_unsuitable_column_is_rejected(files: ReflectedMetaTable) -> None:
     with pytest.raises(MetaTableError, match="insert time"):
         choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy("imprted"))
