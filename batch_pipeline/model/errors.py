@@ -365,8 +365,8 @@ class LandingUnavailableError(ConfigurationError):
             if self.reason == os.strerror(errno.ENOENT).lower():
                 step = "Create it"
         return (
-            f"{self.stream}: {what} ({self.reason}). New files were not registered; a later poll "
-            f"finds them. {step}, or correct `source` in the stream file."
+            f"{self.stream}: {what} ({self.reason}). Not all new files were registered; a later "
+            f"poll finds the others. {step}, or correct `source` in the stream file."
         )
 
 

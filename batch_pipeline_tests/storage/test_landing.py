@@ -215,7 +215,10 @@ def test_unreadable_folder_is_an_error_that_names_it(
     refused.append(tmp_path / "one")
     with pytest.raises(LandingUnavailableError, match="one/: permission denied") as caught:
         list(_landing(tmp_path).found_files())
-    assert "Correct the access, or correct `source`" in str(caught.value)
+    assert (
+        "Not all new files were registered; a later poll finds the others. "
+        "Correct the access, or correct `source`"
+    ) in str(caught.value)
 
 
 def test_file_whose_folder_became_a_file_is_missing(tmp_path: Path) -> None:
