@@ -250,7 +250,7 @@ class TableValidator:
         needs_line = is_first and profile.known_column(name) is not None
         line = table.line_numbers[invalid[0]] if needs_line else None
         profile.add(inferred, text=is_text, line=line)
-        if invalid and profile.columns[name] == known:
+        if invalid and profile.fits and profile.columns[name] == known:
             raise RuntimeError(f"values of {name!r} neither fit {known} nor widen it")
         return array
 

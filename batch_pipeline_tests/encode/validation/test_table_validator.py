@@ -26,6 +26,10 @@ def typed(**columns: pa.Array) -> Table:
     return table(pa.record_batch(columns))
 
 
+PRICE = pa.array([Decimal("1.50")], pa.decimal128(5, 2))
+WHOLE, BIG, HALF = pa.array([7]), pa.array([2**60 + 1]), pa.array([0.5])
+
+
 def validate(subject: ValidatorUnderTest, given: Table) -> Table:
     validated = subject.validator.validate(given)
     assert isinstance(validated, Table)
@@ -149,6 +153,33 @@ def test_typed_column_widens_by_its_type(
 
     assert subject.misfits() == ([] if needed is None else [("a", needed)])
     assert validated.good == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "passes"),
+    [
+        ([typed(a=PRICE), typed(a=WHOLE)], ["decimal(5,2)", "decimal(21,2)"]),
+        ([typed(a=PRICE), typed(a=HALF)], ["decimal(5,2)", "any"]),
+        ([typed(a=BIG), typed(a=HALF), typed(a=HALF)], ["decimal(19,0)", "any"]),
+        (
+            [cells(a=["0.1234567890123456789"]), typed(a=WHOLE)],
+            ["decimal(19,19)", "decimal(38,19)"],
+        ),
+    ],
+)
+def test_numbers_after_a_decimal_widen_it_in_the_next_pass(
+    files: list[Table], passes: list[str]
+) -> None:
+    known = RecordSchema()
+    for needed in passes:
+        subject = ValidatorUnderTest(known, values=True)
+        for file in files:
+            validate(subject, file)
+        assert subject.misfits() == [("a", needed)]
+        known = schema(a=needed)
+    subject = ValidatorUnderTest(known, values=True)
+    assert all(validate(subject, file).good for file in files)
+    assert subject.profile.fits
 
 
 def test_typed_columns_are_cast_to_schema_types() -> None:
