@@ -128,14 +128,18 @@ class TableValidator:
             is_untyped = not is_null and (known is None or known.type in JSON_TYPES)
             if is_text and validated.type == pa.string() and (not self._values or is_untyped):
                 text.add(name)
+        json = table.json & arrays.keys()
         if rescued:
-            arrays[RESCUED] = _rescued_column(rescued, arrays.get(RESCUED), table.good)
+            before = arrays.get(RESCUED, pa.nulls(table.good))
+            arrays[RESCUED] = _rescued_column(rescued, before)
             text.discard(RESCUED)
+            if before.null_count == table.good:
+                json -= {RESCUED}
         return replace(
             table,
             batch=_batch_of(arrays) if arrays else table.batch,
             text=frozenset(text),
-            json=table.json & arrays.keys(),
+            json=json,
             rescued=table.rescued + len(rescued),
         )
 
@@ -283,11 +287,9 @@ def _rescue(
             into.setdefault(row, {})[name] = text
 
 
-def _rescued_column(
-    rescued: Mapping[int, Mapping[str, bytes]], before: pa.StringArray | None, rows: int
-) -> pa.StringArray:
+def _rescued_column(rescued: Mapping[int, Mapping[str, bytes]], before: pa.Array) -> pa.StringArray:
     """Return the column of rescued values, including those that a record already had."""
-    texts = [None] * rows if before is None else before.cast(pa.string()).to_pylist()
+    texts = before.cast(pa.string()).to_pylist()
     for row, values in rescued.items():
         fields = {name: msgspec.Raw(text) for name, text in values.items()}
         if texts[row] is not None:

@@ -77,13 +77,17 @@ def test_rescue_from_text_cells_keeps_their_text(values: bool) -> None:
 
 def test_rescue_from_typed_columns_keeps_values_as_json() -> None:
     subject = rescue_validator(values=True)
-    batch = pa.record_batch({"i": pa.array([True, None]), "o": ["{}", '{"x": 1}'], "s": ["a", "b"]})
+    objects = {"o": ["{}", '{"x": 1}'], RESCUED: [None, '{"q": 1}']}
+    batch = pa.record_batch({"i": pa.array([True, None]), **objects, "s": ["a", "b"]})
 
-    chunk = subject.validator.validate(table(batch, json=frozenset("o")))
+    chunk = subject.validator.validate(table(batch, json=frozenset(objects)))
 
     assert isinstance(chunk, Table)
     rows = chunk.batch.to_pylist()
-    assert [row[RESCUED] for row in rows] == ['{"i":true,"o":{}}', '{"o":{"x": 1}}']
+    assert [row[RESCUED] for row in rows] == [
+        '{"i":true,"o":{}}',
+        '{"o":{"x": 1},"_rescued_data":{"q": 1}}',
+    ]
     assert [row["i"] for row in rows] == [None, None]
     assert chunk.batch.schema.field("i").type == pa.int64()
     assert (subject.profile.fits, chunk.json) == (True, frozenset())
