@@ -8,9 +8,10 @@ rejected. `json_validator` explains how the two work together.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -131,40 +132,47 @@ def has_same_keys(written: bytes, text: bytes) -> bool:
     )
 
 
-def replace_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
+def replace_nonfinite(line: bytes, rule: OnNonfinite, nulls: Container[int] = ()) -> bytes:
     """Replace the tokens NaN, Infinity and -Infinity as the rule says; keep all other bytes.
 
+    The tokens at the positions `nulls`, as `nonfinite_fields` counts them, become null.
+
     Raises:
-        BadRecordError: There is such a token, and the rule is to quarantine the record.
+        BadRecordError: There is another such token, and the rule is to quarantine the record.
     """
+    positions = count()
 
     def replacement(match: re.Match[bytes]) -> bytes:
         token = match[0]
         if token.startswith(b'"'):
             return token
+        if next(positions) in nulls or rule is OnNonfinite.NULL:
+            return b"null"
         if rule is OnNonfinite.QUARANTINE:
             raise BadRecordError(f"holds {token.decode()}, which JSON cannot represent")
-        return b"null" if rule is OnNonfinite.NULL else b'"%b"' % token
+        return b'"%b"' % token
 
     return _STRING_OR_NONFINITE.sub(replacement, line)
 
 
-def nonfinite_fields(line: bytes) -> dict[str, float]:
-    """Return the top-level values of a record that are NaN or infinite, if no other values are."""
-    tokens: list[float] = []
+def nonfinite_fields(line: bytes) -> dict[int, tuple[str, float]]:
+    """Return the keys and values that are NaN or infinite, by their positions among such tokens.
 
-    def count(token: str) -> float:
-        tokens.append(float(token))
-        return tokens[-1]
+    Tokens inside objects and arrays are counted, but not returned.
+    """
+    positions = count()
+
+    def parse(token: str) -> tuple[int, float]:
+        return next(positions), float(token)
 
     try:
-        record = json.loads(line.decode(), parse_constant=count, parse_float=str, parse_int=str)
+        record = json.loads(line.decode(), parse_constant=parse, parse_float=str, parse_int=str)
     except (ValueError, RecursionError):
         return {}
     if not isinstance(record, dict):
         return {}
-    fields = {name: value for name, value in record.items() if isinstance(value, float)}
-    return fields if len(fields) == len(tokens) else {}
+    found = {name: value for name, value in record.items() if isinstance(value, tuple)}
+    return {position: (name, number) for name, (position, number) in found.items()}
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
@@ -457,12 +465,10 @@ class RecordValidator:
     def _replace_nonfinite(self, line: bytes) -> tuple[bytes, dict[str, float]]:
         if b"NaN" not in line and b"Infinity" not in line:
             return line, {}
-        if self._values:
-            fields = nonfinite_fields(line)
-            # A column of doubles holds NaN itself; NaN inside a nested value follows the rule.
-            if fields and all(map(self._holds_nan, fields)):
-                return replace_nonfinite(line, OnNonfinite.NULL), fields
-        return replace_nonfinite(line, self._on_nonfinite), {}
+        # A column of doubles holds NaN itself; all other values follow the rule.
+        fields = nonfinite_fields(line) if self._values else {}
+        held = {at: field for at, field in fields.items() if self._holds_nan(field[0])}
+        return replace_nonfinite(line, self._on_nonfinite, held), dict(held.values())
 
     def _holds_nan(self, name: str) -> bool:
         column = self._profile.columns.get(name)

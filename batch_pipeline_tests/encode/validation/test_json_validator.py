@@ -242,6 +242,20 @@ def test_validation_for_columns_keeps_nan_in_column_of_doubles() -> None:
     assert reasons(chunk) == [(2, "holds NaN, which JSON cannot represent")]
 
 
+@pytest.mark.parametrize(
+    ("rule", "nested"), [(OnNonfinite.NULL, "[null]"), (OnNonfinite.STRING, '["NaN"]')]
+)
+def test_column_of_doubles_keeps_nan_beside_nested_nan(rule: OnNonfinite, nested: str) -> None:
+    subject = ValidatorUnderTest(schema(n="number", x="array"), values=True, on_nonfinite=rule)
+
+    chunk = subject.validate(b'{"x":[NaN],"n":-Infinity}', b'{"n":Infinity,"x":[NaN]}')
+
+    assert isinstance(chunk, Table)
+    expected = {"n": [float("-inf"), float("inf")], "x": [nested, nested]}
+    assert chunk.batch.to_pydict() == expected
+    assert subject.profile.fits
+
+
 def test_record_with_too_many_columns_is_rejected() -> None:
     subject = ValidatorUnderTest(schema(a="integer"), read_limits=ReadLimits(max_columns=2))
 

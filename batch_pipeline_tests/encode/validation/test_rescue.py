@@ -13,7 +13,7 @@ from batch_pipeline_tests.encode.writers.part_factories import schema, table
 
 KNOWN = RecordSchema(
     (
-        *schema(i="integer", s="string", t="timestamp", u="unknown").columns,
+        *schema(i="integer", n="number", s="string", t="timestamp", u="unknown").columns,
         Column(name=RESCUED, type=ColumnType.STRING),
     )
 )
@@ -105,12 +105,13 @@ def test_rescue_from_typed_columns_keeps_values_as_json() -> None:
 def test_rescue_of_nan_into_columns_obeys_on_nonfinite(
     on_nonfinite: OnNonfinite, from_json: str | None, from_table: str | None
 ) -> None:
-    """The rescued values are JSON, even if the column of doubles could hold NaN itself."""
+    """The rescued values are JSON; a known column of doubles holds an infinity itself."""
     subject = rescue_validator(values=True, on_nonfinite=on_nonfinite)
-    doubles = pa.record_batch({"i": [float("nan")], "new": [float("-inf")], "s": ["a"]})
+    infinity = float("inf")
+    doubles = pa.record_batch({"i": [float("nan")], "n": [infinity], "new": [-infinity]})
 
     validated = [
-        (subject.validate(b'{"i":NaN,"new":-Infinity,"s":"a"}'), from_json),
+        (subject.validate(b'{"i":NaN,"n":Infinity,"new":-Infinity}'), from_json),
         (subject.validator.validate(table(doubles)), from_table),
     ]
 
@@ -118,4 +119,5 @@ def test_rescue_of_nan_into_columns_obeys_on_nonfinite(
         assert isinstance(chunk, Table)
         rows = [] if expected is None else [expected]
         assert chunk.batch.to_pydict().get(RESCUED, []) == rows
+        assert chunk.batch.to_pydict().get("n", []) == [infinity] * len(rows)
         assert (len(chunk.bad), chunk.rescued) == (1 - len(rows), len(rows))
