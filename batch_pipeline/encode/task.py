@@ -267,7 +267,7 @@ class TaskRun:
         added = tuple(lineage.column for lineage in stream.lineage)
         own = tuple(column for column in spec.schema.columns if column not in added)
         self._schema = RecordSchema(own)
-        self._profile = SchemaProfile(self._schema)
+        self._profile = SchemaProfile(self._schema, self._stream.schema.declared)
         self._mapper = Mapper.of(stream)
         self._validator = ChunkValidator(self._profile, stream)
         self._output = Output()
@@ -351,7 +351,7 @@ class TaskRun:
     def _write_joined(self, joined: _JoinedItems) -> bool:
         if not joined.items or (table := joined.csv.parse()) is None:
             return False
-        profile = SchemaProfile(self._schema)
+        profile = SchemaProfile(self._schema, self._stream.schema.declared)
         checked = ChunkValidator(profile, self._stream).validate(table)
         if profile.fits:
             checked = self._output.without_unsupported(checked)

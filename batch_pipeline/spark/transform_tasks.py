@@ -146,7 +146,7 @@ class _PartitionWriter:
         names = PartNames.of(stream, spec.stem, number, secrets.token_hex(4))
         self._spec = spec
         self._number = number
-        self._profile = SchemaProfile(spec.schema)
+        self._profile = SchemaProfile(spec.schema, stream.schema.declared)
         self._validator = ChunkValidator(self._profile, stream)
         self._output = open_output(names, stream, spec.schema)
         self._stop = CancellationCheck(spec.cancellation_flag)

@@ -494,8 +494,7 @@ class RecordValidator:
 
     def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:
         """Add a value to the profile, or return False if it must be rescued."""
-        known = self._profile.columns.get(name)
-        exact = self._values
+        known, exact = self._profile.text_column(name), self._values
         inferred = _double(name) if is_nan else infer_json_type(name, text, known, exact=exact)
         if self._rescues and not self._profile.accepts(inferred, text=False):
             return False

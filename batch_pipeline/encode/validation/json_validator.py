@@ -102,6 +102,7 @@ class _ChunkResult:
         for index, column in enumerate(columns if self.good and self.arrays else ()):
             pieces = [piece[index] for piece in self.arrays]
             array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+            array = array.cast(arrow_type_of(column))  # no texts were decoded for undeclared binary
             if column.name not in OPTIONAL or array.null_count < len(array):
                 arrays[column.name] = array
         if not arrays:  # records without a column still count as rows
@@ -211,20 +212,29 @@ class JsonValidator:
         if self._decoder.decode is reject:
             return False
         try:
-            own = {name: self._profile.columns[name] for name in split_record(line)}
-            wide = frozenset(self._profile.wide & own.keys())
-            decoder = cached_decoder(tuple(own.values()), values=self._values, wide=wide)
+            own = split_record(line).keys()
+            columns, wide = self._decoded_columns(own), frozenset(self._profile.wide & own)
+            decoder = cached_decoder(columns, values=self._values, wide=wide)
             _, invalid = decoder.build_columns([decoder.decode(line)], sparse=True)
         except (BadRecordError, KeyError, *_DECODE_ERRORS):
             return False
         return not invalid
+
+    def _decoded_columns(self, names: Iterable[str]) -> tuple[Column, ...]:
+        """Return the columns to decode, all of them known.
+
+        Raises:
+            KeyError: A column is not known.
+        """
+        columns = self._profile.columns
+        return tuple(self._profile.text_column(name) or columns[name] for name in names)
 
     def _use_columns(self) -> None:
         self._examined_bytes = 0
         self._columns = dict(self._profile.columns)
         self._wide = frozenset(self._profile.wide)
         self._sparse = False
-        columns = tuple(self._columns.values())
+        columns = self._decoded_columns(self._columns)
         self._has_nested = any(column.type in JSON_TYPES for column in columns)
         self._decoder = cached_decoder(columns, values=self._values, wide=self._wide)
         self._flat_reader = FlatReader(columns, self._wide)

@@ -180,16 +180,15 @@ class TableValidator:
 
     def _parse_text_cells(self, table: Table) -> dict[str, ConvertedColumn]:
         """Parse the text cells of the columns whose type is not a string."""
-        columns = self._profile.columns
         cells = {
             name: array
             for name, array in _columns_of(table)
             if name in table.text
             and array.null_count < len(array)
-            and name in columns
-            and columns[name].type not in _NOT_PARSED
+            and (column := self._profile.text_column(name)) is not None
+            and column.type not in _NOT_PARSED
         }
-        return parse_cells(cells, columns, values=self._values)
+        return parse_cells(cells, self._profile.columns, values=self._values)
 
     def _convert(
         self, name: str, array: pa.Array, table: Table, parsed: Mapping[str, ConvertedColumn]
@@ -214,9 +213,9 @@ class TableValidator:
 
     def _convert_typed(self, name: str, array: pa.Array, known: Column | None) -> ConvertedColumn:
         column = column_of(name, array.type)
-        is_string = column.type is ColumnType.STRING
-        if known is not None and known.type in TYPED_TEXT_TYPES and is_string:
-            values, invalid = parse_texts(array.cast(pa.string()), known)
+        parsed = self._profile.text_column(name) if column.type is ColumnType.STRING else None
+        if parsed is not None and parsed.type in TYPED_TEXT_TYPES:
+            values, invalid = parse_texts(array.cast(pa.string()), parsed)
             unparsed = InferredType(column) if invalid else None
             return ConvertedColumn(values if self._values else array, invalid, inferred=unparsed)
         wide = column.type is ColumnType.INTEGER and has_wide_integer(array)

@@ -409,7 +409,7 @@ def infer_json_type(name: str, text: bytes, known: Column | None, *, exact: bool
     Args:
         name: Key of the value.
         text: JSON text of the value.
-        known: Column as it is known so far.
+        known: Column as it is known so far, as `SchemaProfile.text_column` returns it.
         exact: Whether a number with a fraction must be exactly its double to be a `number`.
     """
     value_type = json_type(text)
@@ -489,14 +489,16 @@ class SchemaProfile:
     The result does not depend on the order of the values. `columns` is the widened schema. `wide`
     names the integer columns with values beyond 2^53, which must not become a `number` when a
     fraction appears. `item` is the item being read: a misfit names it, with the line of the first
-    value that the known schema does not hold.
+    value that the known schema does not hold. Text is base64 only in `declared` binary columns.
     """
 
-    def __init__(self, schema: RecordSchema) -> None:
+    def __init__(self, schema: RecordSchema, declared: RecordSchema | None = None) -> None:
         self.columns: dict[str, Column] = schema.by_name()
         self.wide: set[str] = set()
         self.item: Item | None = None
         self._known = dict(self.columns)
+        columns = () if declared is None else declared.columns
+        self._base64 = {column.name for column in columns if column.type is ColumnType.BINARY}
         self._observed: dict[str, _ObservedTypes] = {}
         self._first_misfits: dict[str, tuple[Item | None, int | None, str]] = {}
 
@@ -508,6 +510,16 @@ class SchemaProfile:
     def known_column(self, name: str) -> Column | None:
         """Return a column of the known schema."""
         return self._known.get(name)
+
+    def text_column(self, name: str) -> Column | None:
+        """Return the column that text is parsed for; binary is `unknown` unless it is declared.
+
+        Any other text, such as `ABCD`, may happen to be base64: parsing it would change the value.
+        """
+        column = self.columns.get(name)
+        if column is None or column.type is not ColumnType.BINARY or name in self._base64:
+            return column
+        return Column(name=name, type=ColumnType.UNKNOWN)
 
     def misfits(self) -> tuple[Misfit, ...]:
         """Return the columns that the known schema lacks or must widen, with their new types."""

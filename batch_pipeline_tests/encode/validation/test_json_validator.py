@@ -4,6 +4,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -158,6 +159,18 @@ def test_value_of_another_type_widens_column(
 
     assert subject.misfits() == needed
     assert [misfit.line for misfit in subject.profile.misfits()] == [2] * len(needed)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_text_is_base64_only_in_declared_binary_column(values: bool) -> None:
+    for inferred in (False, True):
+        subject = ValidatorUnderTest(schema(y="binary"), values=values, inferred=inferred)
+
+        chunk = subject.validate(b'{"y":null}')
+        subject.validate(b'{"y":"ABCD"}')
+
+        assert not isinstance(chunk, Table) or chunk.batch.schema.types == [pa.binary()]
+        assert subject.misfits() == ([("y", "string")] if inferred else [])
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,18 @@ def test_numbers_after_a_decimal_widen_it_in_the_next_pass(
     assert subject.profile.fits
 
 
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("source", [cells(a=["ABCD"]), typed(a=pa.array(["ABCD"]))])
+def test_text_is_base64_only_in_declared_binary_column(source: Table, values: bool) -> None:
+    """Other text may happen to be base64, too; its column becomes text."""
+    for inferred in (False, True):
+        subject = ValidatorUnderTest(schema(a="binary"), values=values, inferred=inferred)
+
+        validate(subject, source)
+
+        assert subject.misfits() == ([("a", "string")] if inferred else [])
+
+
 def test_typed_columns_are_cast_to_schema_types() -> None:
     subject = ValidatorUnderTest(
         schema(n="number", m="decimal(20,1)", s="string", a="any"), values=True

@@ -13,13 +13,17 @@ from batch_pipeline_tests.encode.landed_files import STREAM
 
 
 class ValidatorUnderTest:
-    """A validator for a known schema; the output is lines or, with `values`, columns."""
+    """A validator for a known schema; the output is lines or, with `values`, columns.
+
+    The known schema is declared unless it is `inferred`.
+    """
 
     def __init__(
         self,
         known: RecordSchema | None = None,
         *,
         values: bool = False,
+        inferred: bool = False,
         evolution: Evolution = Evolution.ADD,
         **stream: Any,
     ) -> None:
@@ -28,7 +32,7 @@ class ValidatorUnderTest:
             stream = {"encoding": parquet, **stream}
         self._values = values
         rules = SchemaRules(evolution=evolution)
-        self.profile = SchemaProfile(known or RecordSchema())
+        self.profile = SchemaProfile(known or RecordSchema(), None if inferred else known)
         self.validator = ChunkValidator(self.profile, replace(STREAM, schema=rules, **stream))
 
     def validate(self, *lines: bytes) -> Chunk:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.record_rules import RESCUED, Evolution
+from batch_pipeline.model.record_rules import RESCUED, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.spark.encoder import merge_misfits
@@ -46,6 +46,7 @@ _TYPES = {
     "local": "local_timestamp",
     RESCUED: "string",
 }
+_DECLARED = RecordSchema.from_json(list(_TYPES.items()))
 _CELLS: dict[str, list[str]] = CORPUS["declared cells"]
 _DAY = r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})"
 _TIME = r"(?P<time>[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)"
@@ -120,7 +121,7 @@ def _quoted(text: str) -> str:
 def open_check(folder: Path) -> Check:
     """Return the check of values of all types, in lines and in columns."""
     task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
-    rescues = replace(task.stream.schema, evolution=Evolution.RESCUE)
+    rules = SchemaRules(declared=_DECLARED, evolution=Evolution.RESCUE)
     source = task.stream.source
 
     def check(data: bytes) -> Outcome:
@@ -131,7 +132,7 @@ def open_check(folder: Path) -> Check:
             task.stream,
             source=replace(source, format=format_),
             encoding=ENCODINGS[output],
-            schema=rescues,
+            schema=rules,
         )
         with landed(task, data):
             report, schema = _encode_with_widening(task, is_csv=is_csv)
@@ -148,7 +149,7 @@ def open_check(folder: Path) -> Check:
 
 
 def _encode_with_widening(task: TaskFixture, *, is_csv: bool) -> tuple[TaskReport, RecordSchema]:
-    schema = RecordSchema.from_json(list(_TYPES.items()))
+    schema = _DECLARED
     for encode_attempt in range(_MAX_ATTEMPTS):
         types = {column.name: column.type_text for column in schema.columns}
         report = task.encode(execution=f"{encode_attempt:08x}", **types)
