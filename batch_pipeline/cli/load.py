@@ -62,6 +62,7 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
         labels = [_published(pipeline, one, name) for name in batch]
+        labels = pipeline.database.loads.with_later(one.name, labels)
         for target in targets if labels else ():  # makes the batches due again
             pipeline.database.loads.void(one.name, target.name, labels)
         only = labels or None
@@ -150,7 +151,7 @@ def _line(outcome: "Outcome") -> str:
         by = f" by {loaded.mode.upper()} messages" if loaded.mode in {"batch", "record"} else ""
         return f"{what}: records {had}{by}: {loaded.records:,}"
     if outcome.waits:
-        return f"{what}: waits for an earlier batch of its job"
+        return f"{what}: waits for an earlier batch"
     stops = " Stopped: the target seems to be broken." if outcome.gives_up else ""
     return f"{what}: FAILED. {outcome.error}{stops}"
 

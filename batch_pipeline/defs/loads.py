@@ -217,7 +217,7 @@ def _void(
 
 
 def _published_labels(database: Database, stream: Stream, keys: Collection[str]) -> list[str]:
-    """Return the labels of the batches of partition keys.
+    """Return the labels of the batches of partition keys, and of those to load after them.
 
     Raises:
         Failure: some of them are not published; nothing was loaded.
@@ -234,7 +234,7 @@ def _published_labels(database: Database, stream: Stream, keys: Collection[str])
             f"leave them out.",
             allow_retries=False,
         )
-    return [asset.key_of(batch) for batch in batches]
+    return database.loads.with_later(stream.name, [asset.key_of(batch) for batch in batches])
 
 
 def load_due_job(stream: Stream) -> dg.JobDefinition:

@@ -29,7 +29,15 @@ from batch_pipeline.inventory.manifests import (
     removal_of,
 )
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.tables import HAS_LOAD, attempt, attempt_item, is_any_of, job, load
+from batch_pipeline.inventory.tables import (
+    HAS_LOAD,
+    attempt,
+    attempt_item,
+    batch,
+    is_any_of,
+    job,
+    load,
+)
 from batch_pipeline.model.errors import (
     LEFT_IN_PART,
     ConflictError,
@@ -41,6 +49,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.load import (
+    ALL_JOBS,
     Claim,
     Load,
     Loaded,
@@ -73,8 +82,8 @@ class TargetLoads:
     ) -> Iterator[Loading]:
         """Read the newest generations that a target has not loaded yet, in publish order.
 
-        `only` are labels of batches, None for all. `held_up` names jobs to skip; it is read again
-        for each page. Holds one page in memory.
+        `only` are labels of batches, None for all. `held_up` names jobs to skip, or `ALL_JOBS`; it
+        is read again for each page. Holds one page in memory.
         """
         # Within a job, `finished_at` follows the publish number: one row lock covers both.
         query = _pending(stream.name, target)
@@ -82,7 +91,7 @@ class TargetLoads:
         if only is not None:
             query = query.where(matches_labels(only))
         page = query
-        while True:
+        while ALL_JOBS not in held_up:
             rows = fetch_rows(self.engine, page.where(job.c.name.not_in(list(held_up))))
             for row in rows:
                 if only is None or label_from_row(row) in only:
@@ -237,6 +246,24 @@ class TargetLoads:
             connection.execute(_close_running(running_load).values(values))
         self.heartbeat.stop_renewing(running_load.token)
 
+    def with_later(self, stream: str, labels: Sequence[str]) -> list[str]:
+        """Return labels of batches to load again, followed by those of batches that must follow.
+
+        These have items in common with the others, and were published later: a target that loads
+        only the others would have old records again.
+        """
+        all_labels = list(labels)
+        chosen = newest_generations(stream).where(matches_labels(labels))
+        with transaction(self.engine) as connection:
+            rows = connection.execute(chosen).all()
+            ids = {row.attempt_id for row in rows if label_from_row(row) in all_labels}
+            while ids:
+                later = connection.execute(newest_generations(stream).where(_replaces_items(ids)))
+                new = {label_from_row(row): row.attempt_id for row in later}
+                ids = {new[label] for label in new.keys() - all_labels}
+                all_labels += sorted(new.keys() - all_labels)
+        return all_labels
+
     def void(
         self,
         stream: str,
@@ -276,6 +303,21 @@ def _loaded_attempts(connection: sa.Connection, stream: str, target: str, label:
     query = newest_generations(stream).where(matches_labels([label]))
     rows = connection.execute(query.where(sa.or_(_has_load(target), ARE_REMOVED)))
     return {row.attempt_id for row in rows if label_from_row(row) == label}
+
+
+def _replaces_items(attempt_ids: Collection[int]) -> sa.ColumnElement[bool]:
+    """Match attempts of other jobs, published after one of these, that have items of it."""
+    earlier, earlier_batch = attempt.alias("earlier"), batch.alias("earlier_batch")
+    own, theirs = attempt_item.alias("own"), attempt_item.alias("theirs")
+    return sa.exists().where(
+        is_any_of(earlier.c.id, attempt_ids),
+        _publish_position > sa.tuple_(earlier.c.finished_at, earlier.c.id),
+        earlier_batch.c.id == earlier.c.batch_id,
+        earlier_batch.c.job_id != batch.c.job_id,
+        theirs.c.attempt_id == earlier.c.id,
+        own.c.attempt_id == attempt.c.id,
+        own.c.item_id == theirs.c.item_id,
+    )
 
 
 def _is_published_after(row: sa.Row[Any]) -> sa.ColumnElement[bool]:

@@ -15,6 +15,8 @@ from uuid import UUID
 from batch_pipeline.model.errors import require
 from batch_pipeline.model.manifest import Manifest
 
+ALL_JOBS = "*"  # among the names of jobs that wait
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:

@@ -24,7 +24,7 @@ from batch_pipeline.model.errors import (
     repeat_once,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.load import Loaded, Loading
+from batch_pipeline.model.load import ALL_JOBS, Loaded, Loading
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.stream import Stream
 
@@ -74,8 +74,8 @@ class LoadContext:
     """The components that load a stream into one target.
 
     `problem_of` returns the problem with a part file, or None. With `in_order` a generation of a
-    job waits until those published before it are loaded. `only` has the names of the batches to
-    load; None means all pending ones.
+    job waits until those published before it are loaded. If the stream has backfills, all jobs
+    wait, with any order. `only` has the names of the batches to load; None means all pending ones.
     """
 
     stream: Stream
@@ -136,15 +136,20 @@ def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
     pending = context.loads.due(context.stream, context.target, only=context.only, held_up=held_up)
     size = AT_ONCE if isinstance(context.loader, GroupLoader) else 1
     while group := list(islice(pending, size)):
-        free = [one for one in group if one.manifest.batch.job not in held_up]
+        free = [one for one in group if not _is_held_up(one, held_up)]
         yield from (Outcome(loading=one) for one in group if one not in free)
         yield from _load_group(context, free, held_up)
+
+
+def _is_held_up(one: Loading, held_up: Collection[str]) -> bool:
+    return ALL_JOBS in held_up or one.manifest.batch.job in held_up
 
 
 def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -> Iterator[Outcome]:
     """Load generations together; after a failure, load the rest one by one.
 
-    `held_up` has the jobs whose batches wait for a failed batch.
+    `held_up` has the jobs whose batches wait for a failed batch. A batch with item ids may have
+    items in common with a batch of any job: loaded later, it would put old records back.
     """
     problems = [_problem(context, one) for one in group]  # once, not for each attempt
     settled: set[UUID] = set()
@@ -153,11 +158,13 @@ def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -
     for one, problem in zip(group, problems, strict=True):
         if one.manifest.token in settled:
             continue
-        if one.manifest.batch.job in held_up:
+        if _is_held_up(one, held_up):
             yield Outcome(loading=one)
             continue
         outcome = _load_one(context, one, problem)
-        if outcome.error is not None and context.in_order:
+        if outcome.error is not None and one.item_ids:
+            held_up.add(ALL_JOBS)
+        elif outcome.error is not None and context.in_order:
             held_up.add(one.manifest.batch.job)
         yield outcome
 

@@ -140,15 +140,19 @@ def test_batch_loaded_concurrently_does_not_fail_with_its_group(
     assert [loading.label for loading in due(database)] == [FIRST]
 
 
-def test_failed_batch_does_not_block_other_jobs(database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_order", [False, True])
+def test_backfill_waits_for_a_failed_batch_of_another_job(
+    database: Database, tmp_path: Path, in_order: bool
+) -> None:
+    """Otherwise, the batch would replace the newer records of the backfill when it is loaded."""
     published(database, tmp_path)
     backfill(database, tmp_path)
-    outcomes = load_due(load_context(database, tmp_path, FAILS_AT_FOUR, in_order=True))
+    outcomes = load_due(load_context(database, tmp_path, FAILS_AT_FOUR, in_order=in_order))
     assert outcomes == [
         (FIRST, "loaded"),
         (SECOND, "failed"),
         (THIRD, "waits"),
-        (f"2023:{FIRST}", "loaded"),
+        (f"2023:{FIRST}", "waits"),
     ]
 
 
