@@ -25,7 +25,6 @@ from batch_pipeline.load.tables import (
     ORDER,
     POSITION,
     TOAST_SETTING,
-    IncompatibleTableError,
     Layout,
     Table,
     added_values,
@@ -56,7 +55,6 @@ _POSITION_COLUMN = Column(name=POSITION, type=ColumnType.INTEGER)
 _STAGING = sql.Identifier("pg_temp", "batch_pipeline_staging")
 _EMPTY = memoryview(b"")
 _COPY_CONTEXT = re.compile(r"^COPY .*?, \S+ (\d+)(?:, \S+ (.*?))?(?:: .*)?$", re.MULTILINE)
-_HAS_ROWS_WITHOUT_ITEM = "SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)"
 # Few keys are duplicates: finding only these takes far less time than sorting all records.
 _DELETE_OLDER = """
 DELETE FROM {staging} AS older USING (
@@ -87,7 +85,7 @@ class BatchWriter:
 
         Raises:
             RecordValueError: a record has a value that the table cannot hold.
-            IncompatibleTableError: the table does not fit, or has rows without an item id.
+            IncompatibleTableError: the table does not fit.
             UnusablePartError: a part file is missing or differs from what was published.
         """
         is_upsert = self.mode is WriteMode.UPSERT
@@ -109,23 +107,13 @@ class BatchWriter:
     def _delete_replaced(self) -> None:
         """Delete the rows of the previous generation and, for backfills, of the same items."""
         self._execute("DELETE FROM {} WHERE {} = %s", sql.Identifier(BATCH), [self.loading.label])
-        if not self.loading.item_ids:
-            return
-        item = sql.Identifier(ITEM)
-        [(is_unclear,)] = self._execute(_HAS_ROWS_WITHOUT_ITEM, item, []).fetchall()
-        if is_unclear:
-            raise IncompatibleTableError(
-                f"it has rows without {ITEM}, so it is unknown which of them this batch replaces; "
-                f"materialize and load their batches again"
-            )
-        self._execute("DELETE FROM {} WHERE {} = ANY(%s)", item, [list(self.loading.item_ids)])
+        if self.loading.item_ids:
+            items = [list(self.loading.item_ids)]
+            self._execute("DELETE FROM {} WHERE {} = ANY(%s)", sql.Identifier(ITEM), items)
 
-    def _execute(
-        self, statement: str, column: sql.Identifier, values: Sequence[object]
-    ) -> "psycopg.Cursor[tuple[object, ...]]":
+    def _execute(self, statement: str, column: sql.Identifier, values: Sequence[object]) -> None:
         table = escaped(self.table.schema, self.table.name)
-        composed = sql.SQL(statement).format(table, column)
-        return self.table.connection.execute(composed, values)
+        self.table.connection.execute(sql.SQL(statement).format(table, column), values)
 
     def _copy(self, into: sql.Identifier, writer: "RowWriter") -> None:
         copy_in = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(

@@ -18,6 +18,7 @@ from psycopg import conninfo, sql
 
 from batch_pipeline.load.copy import BatchWriter, RecordValueError
 from batch_pipeline.load.tables import (
+    ITEM,
     IncompatibleTableError,
     Layout,
     Table,
@@ -31,6 +32,7 @@ from batch_pipeline.model.errors import (
     NOTHING_SENT,
     ConfigurationError,
     InvalidValueError,
+    ItemIdsMissingError,
     PartFileChangedError,
     Unloaded,
 )
@@ -73,6 +75,7 @@ class PostgresLoader:
 
         Raises:
             BatchDataError: a record has a value that the table cannot hold.
+            ItemIdsMissingError: it is unknown which rows the batch replaces.
             PartFileChangedError: a part file is missing or differs from what was published.
             ConfigurationError: the table or the stream cannot be loaded, or the server rejects a
                 statement.
@@ -97,7 +100,7 @@ class PostgresLoader:
                 BatchWriter(
                     table=table,
                     layout=layout,
-                    loading=self._without_unneeded_items(ledger, layout, loading),
+                    loading=self._without_unneeded_items(table, ledger, layout, loading),
                     mode=mode,
                     loaded_columns=ledger.loaded_columns(),
                 ).write()
@@ -137,18 +140,23 @@ class PostgresLoader:
             raise self._configuration_error(loading, problem, "Name a table for each stream.")
 
     def _without_unneeded_items(
-        self, ledger: "Ledger", layout: Layout, loading: Loading
+        self, table: Table, ledger: "Ledger", layout: Layout, loading: Loading
     ) -> Loading:
         """Drop the item ids if rows of these items can only be in the table under this label."""
         if not loading.is_backfill and not ledger.has_backfills():
             return replace(loading, item_ids=())
         self._check_items(layout, loading)
+        if loading.item_ids and table.has_rows_without_item(loading.label):
+            problem = f"{table.schema}.{table.name} has rows without {ITEM}: they may be replaced"
+            step = "Materialize and load the batches of these rows again."
+            raise ItemIdsMissingError(self._unloaded(loading).text(problem, NOTHING_SENT, step))
         return loading
 
     def _check_items(self, layout: Layout, loading: Loading) -> None:
         if loading.item_ids and not layout.has_item_ids:
             problem = "it replaces items of other batches, but its records have no item ids"
-            raise self._configuration_error(loading, problem, _ADD_ITEMS)
+            text = self._unloaded(loading).text(problem, NOTHING_SENT, _ADD_ITEMS)
+            raise ItemIdsMissingError(text)
 
     def _connect(self) -> "psycopg.Connection[tuple[object, ...]]":
         if self._connection is None or self._connection.closed:

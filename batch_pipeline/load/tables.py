@@ -216,6 +216,12 @@ class Table:
         if layout.keys:
             self._create_index(list(layout.keys), unique=True)
 
+    def has_rows_without_item(self, label: str) -> bool:
+        """Return whether rows of batches other than the labelled one have no item id."""
+        query = "SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL AND {} IS DISTINCT FROM %s)"
+        names = escaped(self.schema, self.name), sql.Identifier(ITEM), sql.Identifier(BATCH)
+        return self.connection.execute(sql.SQL(query).format(*names), [label]).fetchone() == (True,)
+
     def drop_other_keys(self, keys: Collection[str]) -> None:
         """Drop our unique indexes of other keys: a load may repeat the values of former keys."""
         for is_unique, names in self._read(_SELECT_INDEXES):

@@ -700,6 +700,10 @@ class PartFileChangedError(BatchDataError):
         super().__init__(unloaded.text(problem, NOTHING_SENT, step))
 
 
+class ItemIdsMissingError(BatchDataError):
+    """It is unknown which rows of a table a batch replaces; other batches need not wait for it."""
+
+
 class LoadRunningError(ConflictError):
     """Another process is loading batches of the stream into the target."""
 

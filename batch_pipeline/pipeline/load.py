@@ -16,6 +16,7 @@ from uuid import UUID
 from batch_pipeline.model.errors import (
     ConfigurationError,
     ConflictError,
+    ItemIdsMissingError,
     PartFileChangedError,
     PipelineError,
     RetryableError,
@@ -162,7 +163,8 @@ def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -
             yield Outcome(loading=one)
             continue
         outcome = _load_one(context, one, problem)
-        if outcome.error is not None and one.item_ids:
+        is_refused = isinstance(outcome.error, ItemIdsMissingError)
+        if outcome.error is not None and one.item_ids and not is_refused:
             held_up.add(ALL_JOBS)
         elif outcome.error is not None and context.in_order:
             held_up.add(one.manifest.batch.job)
@@ -194,7 +196,7 @@ def _load_one(context: LoadContext, one: Loading, problem: str | None) -> Outcom
             raise
         except PipelineError as raised:
             error = raised
-            if isinstance(raised, PartFileChangedError):
+            if isinstance(raised, ItemIdsMissingError | PartFileChangedError):
                 break  # repeating cannot help
         else:
             return outcome

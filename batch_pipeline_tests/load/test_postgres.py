@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import ConfigurationError, ItemIdsMissingError
 from batch_pipeline.model.load import Loaded
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.load.warehouse import (
@@ -141,7 +141,7 @@ def test_batch_without_item_ids_is_loaded_if_there_is_no_backfill(warehouse: War
     rejected = warehouse.loading(
         [ANN], schema=SCHEMA, item_ids=(1,), is_backfill=True, label=BACKFILL_LABEL
     )
-    with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
+    with pytest.raises(ItemIdsMissingError, match="Add `_item_id` to `lineage`"):
         warehouse.load(rejected)
     warehouse.publish_and_load([ANN, BOB], schema=SCHEMA, item_ids=(1, 2))
     warehouse.publish_and_load([ANN], schema=SCHEMA, generation=2, item_ids=(1, 2))
@@ -153,7 +153,7 @@ def test_batch_without_item_ids_is_rejected_beside_a_backfill(warehouse: Warehou
     warehouse.publish_and_load(
         backfill, schema=WITH_ITEMS, item_ids=(1,), is_backfill=True, label=BACKFILL_LABEL
     )
-    with pytest.raises(ConfigurationError, match="Add `_item_id` to `lineage`"):
+    with pytest.raises(ItemIdsMissingError, match="Add `_item_id` to `lineage`"):
         warehouse.publish_and_load([ANN], schema=SCHEMA, generation=2, item_ids=(1,))
     assert warehouse.rows("id", "_batch_id") == [(1, BACKFILL_LABEL)]
 
@@ -162,7 +162,7 @@ def test_backfill_of_a_table_with_rows_without_item_ids_is_rejected(warehouse: W
     """Otherwise, a record could be in the table twice."""
     warehouse.publish_and_load([ANN], schema=SCHEMA)
     reloaded = [ANN | {"_item_id": 1}]
-    with pytest.raises(ConfigurationError, match="rows without _item_id"):
+    with pytest.raises(ItemIdsMissingError, match="rows without _item_id"):
         warehouse.publish_and_load(
             reloaded, schema=WITH_ITEMS, first_id=5, item_ids=(1,), is_backfill=True
         )

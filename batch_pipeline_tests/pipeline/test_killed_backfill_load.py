@@ -1,4 +1,4 @@
-"""A load of a backfill that is killed between the commits of warehouse and inventory."""
+"""Loads of backfills into Postgres: refused, or killed between the commits."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +16,13 @@ from batch_pipeline.pipeline.load import Outcome, load
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.factories import encoded, item_report, limits
 from batch_pipeline_tests.load.target_scripts import lines_file
-from batch_pipeline_tests.pipeline.load_fixture import FIRST, load_context
+from batch_pipeline_tests.pipeline.load_fixture import (
+    FIRST,
+    SECOND,
+    load_context,
+    outcome_states,
+    publish_file,
+)
 from batch_pipeline_tests.seeds import ORDER_ID, planned, publish
 
 BACKFILL_LABEL = f"2023:{FIRST}"
@@ -69,3 +75,21 @@ def test_next_generation_after_a_killed_backfill_load_has_no_duplicates(
     with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
         rows = connection.execute("SELECT order_id, _batch_id FROM orders").fetchall()
     assert rows == [(7, FIRST)]
+
+
+def test_backfill_without_item_ids_is_refused_and_later_batches_are_loaded(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """Its rows could not be told from those that it replaces."""
+    first, second = planned(database, 2)
+    publish_file(database, first, tmp_path)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
+    database.backfills.plan(request, database.meta_table("orders"))
+    publish_file(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
+    publish_file(database, second, tmp_path)
+    outcomes = load_all(database, database_url, tmp_path)
+    assert outcome_states(outcomes) == [
+        (FIRST, "loaded"),
+        (BACKFILL_LABEL, "failed"),
+        (SECOND, "loaded"),
+    ]
