@@ -365,7 +365,8 @@ class Pipeline:
             from batch_pipeline.load.postgres import PostgresLoader
 
             key = f"targets.{target.name}.postgres.conn"
-            return PostgresLoader(target, self.named_url(stream, target.conn, key))
+            url = self.named_url(stream, target.conn, key)
+            return PostgresLoader(target, url, lineage=stream.lineage)
         if not isinstance(target, SingerTarget):
             raise TypeError(type(target))
         from batch_pipeline.load.singer_loader import SingerLoader

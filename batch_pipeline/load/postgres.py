@@ -37,6 +37,7 @@ from batch_pipeline.model.errors import (
     Unloaded,
 )
 from batch_pipeline.model.load import Loaded, Loading, PostgresTarget, WriteMode
+from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.storage.verification import UnusablePartError
 
 LEDGER_TABLE = "batch_pipeline_load"
@@ -57,12 +58,21 @@ _CORRECT_TABLE = (
 
 
 class PostgresLoader:
-    """A loader for the table of a target. Its connection is opened by the first load."""
+    """A loader for the table of a target; `lineage` is that of the stream.
+
+    Its connection is opened by the first load.
+    """
 
     def __init__(
-        self, target: PostgresTarget, url: str, *, lock_timeout: timedelta = LOCK_TIMEOUT
+        self,
+        target: PostgresTarget,
+        url: str,
+        *,
+        lineage: Collection[LineageColumn] = (),
+        lock_timeout: timedelta = LOCK_TIMEOUT,
     ) -> None:
         self._target = target
+        self._lineage = lineage
         self._url, self._server = _parse_url(url, f"targets.{target.name}.conn")
         self._lock_timeout = lock_timeout
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
@@ -86,7 +96,7 @@ class PostgresLoader:
         with self._translate_errors(loading, name):
             mode = self._mode(loading)
             keys = loading.manifest.key_properties if mode is WriteMode.UPSERT else ()
-            layout = layout_of(loading.manifest.schema, keys)
+            layout = layout_of(loading.manifest.schema, keys, self._lineage)
             if loading.is_backfill:
                 self._check_items(layout, loading)
             connection = self._connect()

@@ -54,26 +54,26 @@ class Layout:
 
     `records` are the columns of the stream, `added` those that the loader adds. `keys` are the
     names of the columns that records are merged by. Columns that have held only nulls so far are
-    omitted, because their type is unknown.
+    omitted, because their type is unknown. With `has_item_ids`, each record has the id of its item.
     """
 
     records: dict[str, Column]
     added: dict[str, Column]
     keys: tuple[str, ...]
+    has_item_ids: bool
 
     @property
     def columns(self) -> dict[str, Column]:
         """Columns of records, then added columns."""
         return self.records | self.added
 
-    @property
-    def has_item_ids(self) -> bool:
-        """Whether each record has the id of its item."""
-        return ITEM in self.records and self.records[ITEM].type is ColumnType.INTEGER
 
-
-def layout_of(schema: RecordSchema, key_properties: tuple[str, ...]) -> Layout:
+def layout_of(
+    schema: RecordSchema, key_properties: tuple[str, ...], lineage: Collection[LineageColumn]
+) -> Layout:
     """Return the columns that a table needs for records of a schema.
+
+    A column with the name of a lineage column that is not in `lineage` belongs to the source.
 
     Raises:
         IncompatibleTableError: a column's name is invalid or ambiguous, or a key is not a column.
@@ -91,7 +91,12 @@ def layout_of(schema: RecordSchema, key_properties: tuple[str, ...]) -> Layout:
             raise IncompatibleTableError(f"the key {key!r} is not a column that has held a value")
     candidates = [_BATCH_COLUMN, _ORDER_COLUMN, *(added.column for added in _SINGER_COLUMNS)]
     added = {column.name: column for column in candidates if column.name not in records}
-    return Layout(records=records, added=added, keys=tuple(map(short_name, key_properties)))
+    return Layout(
+        records=records,
+        added=added,
+        keys=tuple(map(short_name, key_properties)),
+        has_item_ids=LineageColumn.ITEM_ID in lineage and ITEM in records,
+    )
 
 
 def short_name(name: str) -> str:

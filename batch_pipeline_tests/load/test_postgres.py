@@ -148,6 +148,19 @@ def test_batch_without_item_ids_is_loaded_if_there_is_no_backfill(warehouse: War
     assert warehouse.rows("id") == [(1,)]
 
 
+def test_source_column_named_like_item_ids_does_not_select_rows_to_replace(
+    warehouse: Warehouse,
+) -> None:
+    warehouse.lineage = ()
+    records = [{"id": 1, "name": "Ann", "_item_id": 5}]
+    warehouse.publish_and_load(records, schema=WITH_ITEMS)
+    with pytest.raises(ItemIdsMissingError):
+        warehouse.publish_and_load(
+            records, schema=WITH_ITEMS, item_ids=(5,), is_backfill=True, label=BACKFILL_LABEL
+        )
+    assert warehouse.rows("id", "_item_id", "_batch_order") == [(1, 5, 1)]
+
+
 def test_batch_without_item_ids_is_rejected_beside_a_backfill(warehouse: Warehouse) -> None:
     backfill = [ANN | {"_item_id": 1}]
     warehouse.publish_and_load(

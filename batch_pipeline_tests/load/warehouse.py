@@ -22,6 +22,7 @@ from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.load import Loaded, Loading, PostgresTarget, WriteMode
 from batch_pipeline.model.manifest import PartFile
+from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests import factories
 from batch_pipeline_tests.published_files import described
@@ -60,6 +61,7 @@ class Warehouse:
     url: str
     folder: Path
     target: PostgresTarget
+    lineage: Sequence[LineageColumn] = (LineageColumn.ITEM_ID,)
 
     def loading(
         self,
@@ -106,7 +108,9 @@ class Warehouse:
     def load(self, loading: Loading, target: PostgresTarget | None = None) -> Loaded:
         """Load with a new loader."""
         timeout = timedelta(milliseconds=200)
-        loader = PostgresLoader(target or self.target, self.url, lock_timeout=timeout)
+        loader = PostgresLoader(
+            target or self.target, self.url, lineage=self.lineage, lock_timeout=timeout
+        )
         with closing(loader):
             return loader.load(loading)
 

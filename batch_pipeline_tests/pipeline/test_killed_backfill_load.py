@@ -11,6 +11,7 @@ from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.load import PostgresTarget
+from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.schema import Column
 from batch_pipeline.pipeline.load import Outcome, load
 from batch_pipeline_tests.concurrency import run_python
@@ -47,7 +48,7 @@ def publish_item(database: Database, batch: Batch, folder: Path, generation: int
 def load_all(database: Database, url: str, folder: Path) -> list[Outcome]:
     """Run all pending loads into the table `orders` of the same server."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
-    with closing(PostgresLoader(target, url)) as loader:
+    with closing(PostgresLoader(target, url, lineage=[LineageColumn.ITEM_ID])) as loader:
         return list(load(load_context(database, folder, "", loader=loader)))
 
 
