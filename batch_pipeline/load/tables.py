@@ -80,10 +80,12 @@ def layout_of(
     """
     records: dict[str, Column] = {}
     for column in schema.columns:
-        if column.type is ColumnType.UNKNOWN or column.name == BATCH:
+        if column.type is ColumnType.UNKNOWN:
+            continue
+        if column.name == BATCH and LineageColumn.BATCH_ID in lineage:
             continue  # the loader writes the batch's label instead
         name = short_name(column.name)
-        if name in records or name in {ORDER, POSITION}:
+        if name in records or name in {BATCH, ORDER, POSITION}:
             raise IncompatibleTableError(f"the column {column.name!r} has the name of another one")
         records[name] = column
     for key in key_properties:

@@ -137,7 +137,7 @@ def test_upsert_into_a_table_with_duplicate_keys_is_rejected(warehouse: Warehous
 
 
 def test_invalid_or_reserved_column_name_is_rejected(warehouse: Warehouse) -> None:
-    for name in ("", "a\0b", "_batch_order", "_load_position", "ctid"):
+    for name in ("", "a\0b", "_batch_id", "_batch_order", "_load_position", "ctid"):
         with pytest.raises(ConfigurationError, match="name"):
             warehouse.publish_and_load(schema=schema_of(ID, (name, "integer")))
     with warehouse.connected() as connection:
