@@ -173,6 +173,7 @@ class PostgresLoader:
             self._connection = psycopg.connect(
                 self._url,
                 autocommit=True,
+                prepare_threshold=None,  # a pooler may change the session
                 connect_timeout=_CONNECT_SECONDS,
                 tcp_user_timeout=_NETWORK_TIMEOUT_MILLISECONDS,
                 keepalives_idle=_NETWORK_TIMEOUT_MILLISECONDS // 2000,

@@ -21,6 +21,14 @@ BEGIN
 END $$;
 CREATE TRIGGER cut BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION cut();
 """
+FAIL_IF_PREPARED = """
+CREATE FUNCTION check_session() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    ASSERT NOT EXISTS (SELECT FROM pg_prepared_statements);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER check_session BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION check_session();
+"""
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -96,6 +104,15 @@ def test_connection_cut_during_insert_keeps_the_previous_generation(
         warehouse.execute("DROP FUNCTION cut CASCADE")
         assert loader.load(loading) == Loaded(records=100)
     assert warehouse.rows("id") == [(n,) for n in range(100)]
+
+
+def test_statements_are_not_prepared(warehouse: Warehouse) -> None:
+    """A pooler may run each transaction in another session of the server."""
+    warehouse.execute(FAIL_IF_PREPARED)
+    loading = warehouse.loading([{"id": 1}], schema=SCHEMA, generation=2)
+    with closing(PostgresLoader(APPEND, warehouse.url)) as loader:
+        for _ in range(7):  # by default, psycopg prepares what is executed more than five times
+            loader.load(replace(loading, again=True))
 
 
 def test_unreachable_server_is_reported_without_the_password() -> None:
