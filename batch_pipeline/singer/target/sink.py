@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARACTERS = 200
 _CORRECT_RECORD = "Correct the record or the SCHEMA, or set `validate_records: false`"
 _CORRECT_ROW = "Correct the record or the SCHEMA, or land jsonl instead of parquet"
-_METADATA = b'"_sdc_'
 
 
 class RecordKeyMissingError(MessageError, MissingKeyPropertiesError):
@@ -115,10 +114,6 @@ class LandingSink(Sink):
             metadata = {"time_extracted": message.time_extracted, "version": message.version}
             record, text = dict(record), None
             self._add_sdc_metadata_to_record(record, metadata, {})
-        elif text is None or _METADATA in text:
-            before = len(record)
-            self._remove_sdc_metadata_from_record(record)
-            text = text if len(record) == before else None
         self._check(message, record)
         if self._preprocesses:
             record, text = self.preprocess_record(record, {}), None
@@ -217,6 +212,9 @@ class LandingSink(Sink):
         if self._rolling is not None:
             self._rolling.abandon()
         self._rolling = None
+
+    def _remove_sdc_metadata_from_schema(self) -> None:
+        """Keep the columns, contrary to the SDK: records are written as the tap sent them."""
 
     def _check(self, message: RecordMessage, record: dict[str, Any]) -> None:
         if self._validator is not None:

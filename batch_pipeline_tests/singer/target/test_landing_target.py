@@ -133,10 +133,16 @@ def test_metadata_columns_are_added_if_configured(home: TargetHome) -> None:
     assert {name for name in landed if name.startswith("_sdc_")} == added
 
 
-def test_metadata_columns_of_the_tap_are_removed_by_default(home: TargetHome) -> None:
-    """As in the SDK, these columns belong to the target."""
-    home.run(schema(), record(1, record={"id": 1, "_sdc_sequence": 5, "x": 1.10}))
-    assert home.records() == [{"id": 1, "x": 1.1}]
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_metadata_columns_of_the_tap_are_kept(home: TargetHome, file_format: str) -> None:
+    """`_sdc_deleted_at` is the only sign of a deletion in the source."""
+    shape = {"properties": {"id": {"type": "integer"}, "_sdc_deleted_at": {"type": "string"}}}
+    deleted = {"id": 1, "_sdc_deleted_at": "2026-01-01"}
+    home.run(schema(schema=shape), record(1, record=deleted), format=file_format)
+    assert home.records() == [deleted]
+    (created,) = load_streams(home.root / "streams").values()
+    assert created.schema.declared is not None
+    assert created.schema.declared.names == ("id", "_sdc_deleted_at")
 
 
 def test_activate_version_starts_a_new_file_and_loses_nothing(home: TargetHome) -> None:
