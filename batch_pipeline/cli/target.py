@@ -29,7 +29,7 @@ from batch_pipeline.config.stream_file import (
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import name_fault, schema_of
-from batch_pipeline.model.stream import Source, SourceFormat, Stream
+from batch_pipeline.model.stream import Source, SourceFormat, Stream, identifier_of
 from batch_pipeline.singer.plugin import CONFIG_READ_ERRORS
 from batch_pipeline.singer.target.config import (
     AnnouncedStream,
@@ -102,6 +102,10 @@ class TargetBatchPipeline(LandingTarget):
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
         """Write a stream file and create the landing folder; a concurrent writer's file is kept."""
+        for other in self._streams.values():
+            if other.identifier == identifier_of(name):
+                problem = f"has the same name in Dagster as {other.name!r}, so neither would run"
+                raise unusable_landing(name, problem)
         place = self._pipeline.settings.streams / name
         text, schema = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
@@ -120,6 +124,7 @@ class TargetBatchPipeline(LandingTarget):
         if stream is None:
             problem = f"has no stream file, and {place / FILE_NAME} describes another stream"
             raise unusable_landing(name, problem)
+        self._streams[name] = stream
         return stream
 
 

@@ -32,6 +32,11 @@ from batch_pipeline.model.record_rules import (
 RELIST = timedelta(hours=1)
 
 
+def identifier_of(name: str) -> str:
+    """Return the name of a stream with the characters that Dagster allows in names."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
 class KeyOrder(StrEnum):
     """Order of the keys of arriving objects."""
 
@@ -440,7 +445,7 @@ class Stream:
     @property
     def identifier(self) -> str:
         """Return the name with the characters that Dagster allows in names."""
-        return re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+        return identifier_of(self.name)
 
     @property
     def message_name(self) -> str:

@@ -264,6 +264,20 @@ def test_stream_file_of_another_stream_is_kept(home: TargetHome) -> None:
     assert [path.name for path in folder.iterdir()] == ["defs.yaml"]
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_stream_file_that_would_disable_another_stream_is_not_created(
+    home: TargetHome, is_known: bool
+) -> None:
+    """Dagster does not distinguish the names."""
+    if is_known:
+        home.run(schema("a_b"), record(1, "a_b"))
+    messages = schema("a_b"), schema("a-b"), record(2, "a-b")
+    home.assert_error(ConfigurationError, "name another stream for it in `stream_n", *messages)
+    assert [*load_streams(home.root / "streams")] == ["a_b"]
+    home.run(*messages, stream_names={"a-b": "c"})
+    assert home.ids("c") == [2]
+
+
 def test_created_stream_file_has_keys_and_columns_of_schema(home: TargetHome) -> None:
     home.run(schema("sales/é", key_properties=["id"]), record(1, "sales/é"))
     (created,) = load_streams(home.root / "streams").values()
