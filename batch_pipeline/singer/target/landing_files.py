@@ -346,13 +346,38 @@ def _decimal(value: Any, exact: Context, unit: Decimal) -> Decimal:
     raise ValueError(f"{value!s:.80} does not fit")
 
 
+_BELOW_MICROSECONDS = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # Python would cut these digits
+_KEEP_TEXT = "; without `format` in the SCHEMA it would be landed as text"
+
+
+def _iso(value: str) -> str:
+    if _BELOW_MICROSECONDS.search(value):
+        raise ValueError(f"{value!r:.80} has digits below microseconds{_KEEP_TEXT}")
+    return value
+
+
 def _instant(value: str) -> datetime:
-    at = datetime.fromisoformat(value)
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    at = datetime.fromisoformat(_iso(value))
+    # Arrow would write an instant outside of the years 1 to 9999, which nothing can read.
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def _local(value: str) -> datetime:
+    at = datetime.fromisoformat(_iso(value))
+    if at.tzinfo is not None:
+        raise ValueError(f"{value!r:.80} has a time zone{_KEEP_TEXT}")
+    return at
+
+
+def _time(value: str) -> day_time:
+    at = day_time.fromisoformat(_iso(value))
+    if at.utcoffset():
+        raise ValueError(f"{value!r:.80} has an offset from UTC{_KEEP_TEXT}")
+    return at.replace(tzinfo=None)
 
 
 def _day(value: str) -> date:
-    at = datetime.fromisoformat(value)
+    at = datetime.fromisoformat(_iso(value))
     if at.time() != day_time.min:
         raise ValueError(f"{value!r:.80} has a time of day")
     return at.date()
@@ -365,7 +390,7 @@ _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
     ColumnType.STRING: partial(_plain, kind=str),
     ColumnType.BINARY: partial(_plain, kind=str),
     ColumnType.DATE: _day,
-    ColumnType.TIME: day_time.fromisoformat,
+    ColumnType.TIME: _time,
     ColumnType.TIMESTAMP: _instant,
-    ColumnType.LOCAL_TIMESTAMP: datetime.fromisoformat,
+    ColumnType.LOCAL_TIMESTAMP: _local,
 }

@@ -183,14 +183,17 @@ def test_parquet_files_have_types_of_schema(home: TargetHome) -> None:
             "at": {"type": ["null", "string"], "format": "date-time"},
             "price": {"type": "number", "multipleOf": 0.01},
             "tags": {"type": "array"},
+            "opens": {"type": "string", "format": "time"},
         }
     }
     message = {"id": 1, "at": "2026-01-01T00:00:00+01:00", "price": 1.25, "tags": ["a", 1.10]}
+    message["opens"] = "10:00:00.123456000Z"
     home.run(schema(schema=shape), record(1, record=message), format="parquet")
     (landed,) = home.records()
     assert landed["at"].isoformat() == "2025-12-31T23:00:00+00:00"
     assert str(landed["price"]) == "1.25"
     assert json.loads(landed["tags"], parse_float=str) == ["a", "1.1"]
+    assert landed["opens"].isoformat() == "10:00:00.123456"
 
 
 TOO_WIDE = {
@@ -199,6 +202,16 @@ TOO_WIDE = {
     "decimal": ["1.005", "1e400000", str(10**36), "true"],
     "string": ["1"],
     "boolean": ['"true"'],
+    "time": ['"10:00:00+02:00"', '"10:00:00.1234567"'],
+    "date-time": ['"9999-12-31T23:59:59-02:00"', '"0001-01-01T00:00:00+02:00"'],
+    "date-time-local": ['"2026-01-01T00:00:00Z"', '"2026-01-01T00:00:00.0000001"'],
+}
+SHAPES = {
+    "decimal": {"type": "number", "multipleOf": 0.01},
+    **{
+        kind: {"type": "string", "format": kind}
+        for kind in ("time", "date-time", "date-time-local")
+    },
 }
 
 
@@ -206,7 +219,7 @@ def test_value_that_parquet_column_cannot_hold_is_rejected(home: TargetHome) -> 
     """The error names the line of the record, although rows are written later."""
     options: dict[str, Any] = {"format": "parquet", "validate_records": False}
     for kind, text in ((kind, text) for kind, texts in TOO_WIDE.items() for text in texts):
-        shape = {"type": "number", "multipleOf": 0.01} if kind == "decimal" else {"type": kind}
+        shape = SHAPES.get(kind, {"type": kind})
         announced = schema(schema={"properties": {"id": {"type": "integer"}, "v": shape}})
         wrong = f'{{"type":"RECORD","stream":"orders","record":{{"id":2,"v":{text}}}}}'.encode()
         valid = record(1, record={"id": 1})
