@@ -10,7 +10,6 @@ import click
 from batch_pipeline.cli.console import EXIT_SOME_FAILED, exit_with, print_json, progress
 from batch_pipeline.cli.explain import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
-from batch_pipeline.model.batch import stream_batch_key
 from batch_pipeline.model.errors import (
     ConfigurationError,
     PipelineError,
@@ -103,7 +102,7 @@ def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
         raise not_published from error
     if pipeline.database.manifests.of_batch(batch) is None:
         raise not_published
-    return name if ":" in name else stream_batch_key(batch, stream.name)
+    return pipeline.database.batches.status(batch).key
 
 
 def _load(

@@ -116,7 +116,8 @@ def test_load_accepts_names_of_late_and_backfill_batches(
     assert _loaded(run) == [FIRST, LATE, AGAIN]
     assert _loaded(run, "--batch", LATE) == [LATE]
     assert _loaded(run, "--batch", "2..3") == [LATE]
-    assert _loaded(run, "--batch", AGAIN) == [AGAIN]
+    for name in (AGAIN, "2023:000000000001-000000000003"):  # as release 0.1 wrote it
+        assert _loaded(run, "--batch", name) == [AGAIN]
     assert _loaded(run, "--batch", FIRST) == [FIRST, AGAIN]  # the backfill has newer records
 
 
