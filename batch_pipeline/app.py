@@ -371,7 +371,12 @@ class Pipeline:
             raise TypeError(type(target))
         from batch_pipeline.load.singer_loader import SingerLoader
 
-        return SingerLoader(stream=stream.name, target=target, environment=self.environment)
+        return SingerLoader(
+            stream=stream.name,
+            target=target,
+            environment=self.environment,
+            on_nonfinite=stream.on_nonfinite,
+        )
 
     def close(self) -> None:
         """Close all open parts; the embedded server stops with its last client process."""

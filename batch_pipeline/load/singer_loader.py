@@ -28,6 +28,7 @@ from batch_pipeline.model.errors import (
     Unloaded,
 )
 from batch_pipeline.model.load import Loaded, Loading, MessageMode, SingerTarget
+from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.singer.messages import (
     Bookmark,
     batch_message,
@@ -57,6 +58,7 @@ class SingerLoader:
     stream: str
     target: SingerTarget
     environment: Mapping[str, str] = field(repr=False)
+    on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE
     grace: timedelta = timedelta(seconds=10)
     capabilities: Capabilities | None = None
 
@@ -87,7 +89,7 @@ class SingerLoader:
         acknowledged = -1
         with config.write_file() as path, self._run_target(str(path), config, loadings[0]) as run:
             try:
-                for printed in run.exchange(_lines(mode, loadings, states)):
+                for printed in run.exchange(_lines(mode, loadings, states, self.on_nonfinite)):
                     if not printed.strip():
                         continue
                     number, value = read_state(printed, sent)
@@ -180,7 +182,10 @@ def _state(stream: str, loading: Loading) -> dict[str, Any]:
 
 
 def _lines(
-    mode: MessageMode, loadings: Sequence[Loading], states: Sequence[dict[str, Any]]
+    mode: MessageMode,
+    loadings: Sequence[Loading],
+    states: Sequence[dict[str, Any]],
+    on_nonfinite: OnNonfinite,
 ) -> Iterator[bytes]:
     """Yield messages: for records SCHEMA when it changes, and RECORD or BATCH; then STATE."""
     announced: object = None
@@ -194,5 +199,5 @@ def _lines(
         if manifest.part_files and mode is MessageMode.BATCH:
             yield line(batch_message(manifest, name=name)).encode()
         elif manifest.part_files:
-            yield from record_blocks(manifest, name)
+            yield from record_blocks(manifest, name, on_nonfinite=on_nonfinite)
         yield line(state).encode()

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES
 from batch_pipeline.encode.chunks import Table
@@ -41,37 +43,45 @@ _encode_lines = msgspec.json.Encoder(decimal_format="number").encode_lines
 
 
 def record_blocks(
-    manifest: Manifest, name: str, *, columns: Collection[str] | None = None
+    manifest: Manifest,
+    name: str,
+    *,
+    columns: Collection[str] | None = None,
+    on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE,
 ) -> Iterator[bytes]:
     """Yield the RECORD messages of a manifest as blocks of complete lines of about 1 MiB.
 
     The text of a record is copied from its file, so numbers keep all digits. `columns` limits the
-    keys of the records.
+    keys of the records. `on_nonfinite` applies to doubles of columnar files.
 
     Raises:
-        BatchDataError: a file is missing, differs from what was published, or cannot be decoded.
+        BatchDataError: a file is missing, differs from what was published, or cannot be decoded, or
+            a number is not finite.
         RetryableError: the store of a file is currently unreachable.
     """
     head = b'{"type":"RECORD","stream":' + json.dumps(name).encode() + b',"record":'
     joint = b"}\n" + head
     with _verified_files(manifest) as paths:
         for part, path in zip(manifest.part_files, paths, strict=True):
-            for block in _json_lines(manifest, part, path, columns):
+            for block in _json_lines(manifest, part, path, columns, on_nonfinite):
                 yield b"".join((head, block[:-1].replace(b"\n", joint), b"}\n"))
 
 
 def records(
-    manifest: Manifest, *, columns: Collection[str] | None = None
+    manifest: Manifest,
+    *,
+    columns: Collection[str] | None = None,
+    on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of a manifest as Python objects; non-integer numbers are decimals.
 
     Raises:
-        BatchDataError: a file is missing, differs from what was published, or cannot be decoded.
+        BatchDataError: as for `record_blocks`.
         RetryableError: the store of a file is currently unreachable.
     """
     with _verified_files(manifest) as paths:
         for part, path in zip(manifest.part_files, paths, strict=True):
-            blocks = _json_lines(manifest, part, path, columns)
+            blocks = _json_lines(manifest, part, path, columns, on_nonfinite)
             for decoded in _decoded(manifest, part, blocks, _record):
                 yield from decoded
 
@@ -116,7 +126,11 @@ def _error(manifest: Manifest, problem: str) -> BatchDataError:
 
 
 def _json_lines(
-    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None
+    manifest: Manifest,
+    part: PartFile,
+    path: Path,
+    columns: Collection[str] | None,
+    on_nonfinite: OnNonfinite,
 ) -> Iterator[bytes]:
     """Yield the records of a part file as blocks of lines, one JSON object per line.
 
@@ -126,10 +140,13 @@ def _json_lines(
     Raises:
         BatchDataError: the file is not encoded as its manifest states, or its record count differs.
     """
-    blocks = _table_blocks if manifest.encoding.part_format.is_columnar else _text_blocks
+    if manifest.encoding.part_format.is_columnar:
+        blocks = _table_blocks(manifest, part, path, columns, on_nonfinite)
+    else:
+        blocks = _text_blocks(manifest, part, path, columns)
     count, place = 0, shown(part.uri)
     try:
-        for block in blocks(manifest, part, path, columns):
+        for block in blocks:
             count += block.count(b"\n")
             yield block
     except _DECODING_ERRORS as error:
@@ -174,7 +191,11 @@ def _decoded(
 
 
 def _table_blocks(
-    manifest: Manifest, _part: PartFile, path: Path, columns: Collection[str] | None
+    manifest: Manifest,
+    part: PartFile,
+    path: Path,
+    columns: Collection[str] | None,
+    on_nonfinite: OnNonfinite,
 ) -> Iterator[bytes]:
     """Yield rows as JSON objects with the schema's columns in order."""
     selected = manifest.schema.columns
@@ -183,9 +204,25 @@ def _table_blocks(
     schema = RecordSchema(selected)
     names = frozenset(schema.names)
     json = frozenset(column.name for column in selected if column.type in JSON_TYPES)
+    first = 1
     for batch in table_codec(manifest.encoding.format).read_batches(path, names, _ROWS):
         arrays = [unwrap_array(array) for array in batch.columns]
         plain = pa.RecordBatch.from_arrays(arrays, batch.schema.names) if arrays else batch
         table = Table(batch=plain, line_numbers=(), record_numbers=(), json=json)
-        for lines in json_lines(table, schema, OnNonfinite.NULL):
+        if on_nonfinite is OnNonfinite.QUARANTINE and (problem := _nonfinite(plain, first)):
+            raise _error(manifest, f"{shown(part.uri)}, {problem}")
+        for lines in json_lines(table, schema, on_nonfinite):
             yield bytes(lines.text)
+        first += batch.num_rows
+
+
+def _nonfinite(batch: pa.RecordBatch, first: int) -> str | None:
+    """Describe a number that JSON does not have; `first` is the number of the first record."""
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        row = pc.is_finite(array).index(False).as_py() if at.is_floating(array.type) else -1
+        if row >= 0:
+            return (
+                f"record {first + row}: {name!r} is {array[row]}, which is no JSON number "
+                f"(`on_nonfinite` of the stream file may be `null` or `string`)"
+            )
+    return None

@@ -342,7 +342,8 @@ class PublishedStream(singer_sdk.Stream):
         """
         for number, manifest in self._pending_manifests:
             self._announce_records(manifest)
-            for record in records(manifest, columns=self.columns):
+            rule = self._offered.stream.on_nonfinite
+            for record in records(manifest, columns=self.columns, on_nonfinite=rule):
                 self._tap.exit_if_stopped()
                 yield record
             self._advance(number, manifest)
@@ -363,7 +364,12 @@ class PublishedStream(singer_sdk.Stream):
         with self.get_record_counter() as counter, self.get_sync_timer():
             for number, manifest in self._pending_manifests:
                 self._announce_records(manifest)
-                for block in record_blocks(manifest, self.message_name, columns=self.columns):
+                for block in record_blocks(
+                    manifest,
+                    self.message_name,
+                    columns=self.columns,
+                    on_nonfinite=self._offered.stream.on_nonfinite,
+                ):
                     writer.write_lines(block)
                     self._tap.exit_if_stopped()
                 counter.increment(manifest.records)

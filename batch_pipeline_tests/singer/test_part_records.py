@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.singer.part_records import record_blocks, records
 from batch_pipeline_tests.encode.writers.part_factories import ALL_TYPES, schema, table, typed
 from batch_pipeline_tests.encode.writers.published_parts import (
@@ -140,6 +141,18 @@ def test_records_of_any_text_round_trip(
         root = tmp_path_factory.mktemp("any")
         one = published_table(root, rows, schema(**{name: "string"}), encoding)
         assert read(one) == [{name: note} for note in notes]
+
+
+def test_numbers_of_columnar_files_that_json_lacks_follow_on_nonfinite(tmp_path: Path) -> None:
+    rows = table(pa.record_batch({"a": [1.5, None, float("nan")], "b": [1.0, float("-inf"), 2.0]}))
+    one = published_table(tmp_path, rows, schema(a="number", b="number"), ENCODINGS[3])
+    last = read(one, on_nonfinite=OnNonfinite.STRING)[1:]
+    assert last == [{"a": None, "b": "-Infinity"}, {"a": "NaN", "b": Decimal("2.0")}]
+    last = read(one, on_nonfinite=OnNonfinite.NULL)[1:]
+    assert last == [{"a": None, "b": None}, {"a": None, "b": Decimal("2.0")}]
+    for columns in ({"a"}, None):
+        with pytest.raises(BatchDataError, match=r"record 3: 'a' is nan.*`on_nonfinite` of the"):
+            list(records(one, columns=columns))
 
 
 def test_missing_part_file_is_rejected(tmp_path: Path) -> None:
