@@ -211,14 +211,18 @@ def _exclude_listed(
     is_list = (batch.c.superseded_at.is_(None), batch.c.item_ids.is_not(None))
     query = sa.select(item_id).where(batch.c.job_id == job_id, *is_list).order_by(item_id)
     query = query.execution_options(yield_per=_STREAM_ROWS)
-    with transaction(engine) as connection, connection.execute(query) as result:
-        listed = result.scalars()
-        known = next(listed, None)
-        for new_id, weight in weighed_ids:
-            while known is not None and known < new_id:
-                known = next(listed, None)
-            if known != new_id:
-                yield new_id, weight
+    # Idle while the meta table is read, which may take longer than the limit of other transactions.
+    no_limit = sa.func.set_config("idle_in_transaction_session_timeout", "0", sa.true())
+    with transaction(engine) as connection:
+        connection.execute(sa.select(no_limit))
+        with connection.execute(query) as result:
+            listed = result.scalars()
+            known = next(listed, None)
+            for new_id, weight in weighed_ids:
+                while known is not None and known < new_id:
+                    known = next(listed, None)
+                if known != new_id:
+                    yield new_id, weight
 
 
 def _listed_items(

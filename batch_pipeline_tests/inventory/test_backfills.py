@@ -213,6 +213,20 @@ def test_backfill_by_time_selects_half_open_interval(database: Database) -> None
     check_invariants(database)
 
 
+def test_backfill_by_time_reads_slow_meta_table_without_time_limit(database: Database) -> None:
+    """The server ends other transactions of the inventory after a minute without a statement."""
+    limits_of_ids: list[str] = []
+
+    def read_limit(connection: sa.Connection, _cursor: object, sql: str, *_rest: object) -> None:
+        if "unnest" in sql:
+            show = "SHOW idle_in_transaction_session_timeout"
+            limits_of_ids.append(connection.exec_driver_sql(show).scalar_one())
+
+    sa.event.listen(database.engine, "after_cursor_execute", read_limit)
+    assert database.backfills.plan(request(since=NOON), orders(database, 3)).items == 3
+    assert limits_of_ids == ["0"]
+
+
 def test_backfill_of_listed_items_selects_only_them(database: Database) -> None:
     """All of them must exist."""
     table = orders(database, 100)
