@@ -193,7 +193,9 @@ class Heartbeat:
         for lease in set(self._leases.values()):
             tokens = [token for token, token_lease in self._leases.items() if token_lease == lease]
             fenced = set(tokens)
-            for table in (attempt, load):  # most processes hold only attempts or only loads
+            # Loads twice: an update that waited for the end of one does not see the next, which has
+            # the same token. Most processes hold only attempts or only loads.
+            for table in (attempt, load, load):
                 if fenced:
                     renewal = sa.update(table).where(_is_running(table, fenced))
                     renewal = renewal.values(renewed_at=now, lease_until=now + lease)

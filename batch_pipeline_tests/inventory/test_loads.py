@@ -1,11 +1,13 @@
 """Loads: due batches, claims, recorded results, and reloads."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.inventory.database import Database
@@ -13,7 +15,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import ConflictError, LoadRunningError, TargetFailedError
 from batch_pipeline.model.load import Claim, Loaded, Loading, LoadStatus
-from batch_pipeline_tests.concurrency import next_line, python, together
+from batch_pipeline_tests.concurrency import eventually, next_line, python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.pipeline.load_fixture import (
     FIRST,
@@ -26,7 +28,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
     published,
     rows,
 )
-from batch_pipeline_tests.seeds import execute, query
+from batch_pipeline_tests.seeds import execute, has_lock_waiters, query
 
 CLAIM_AND_WAIT = """
 import sys
@@ -293,6 +295,26 @@ def test_load_lease_is_renewed_and_ends_with_block(database: Database, tmp_path:
         assert query(database, ends) > before
     over = "SELECT lease_until < clock_timestamp() FROM batch_pipeline.load"
     assert query(database, over) == [(True,)]
+
+
+def test_lease_is_renewed_after_renewal_that_waits_for_succeed(
+    database: Database, tmp_path: Path
+) -> None:
+    """The waiting renewal sees the closed load, but not the next one, which has the same token."""
+    published(database, tmp_path, 2)
+    renewals: list[Future[None]] = []
+
+    def renew_meanwhile(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
+        if "INSERT INTO batch_pipeline.load" in sql:
+            renewals.append(pool.submit(database.heartbeat._renew_all))
+            eventually(lambda: has_lock_waiters(database))
+
+    with ThreadPoolExecutor(1) as pool, claimed(database) as claim:
+        sa.event.listen(database.engine, "before_cursor_execute", renew_meanwhile)
+        following = database.loads.succeed(claim.load, LOADED, claim.loadings[1])
+        renewals[0].result()
+        assert following is not None
+        assert database.heartbeat.is_renewing(following.token)
 
 
 def test_void_makes_loaded_batch_due_again(database: Database, tmp_path: Path) -> None:
