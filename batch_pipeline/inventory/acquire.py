@@ -239,9 +239,9 @@ class Acquirer:
                 self._attempts.heartbeat.renew(acquired.token, request.lease)
                 failpoint("acquire.after_commit")
             return acquired
-        except BaseException:
+        except BaseException as error:
             # The commit may have succeeded even though its reply was lost.
-            self._attempts.heartbeat.expire_unconfirmed(*tokens)
+            self._attempts.heartbeat.expire_unconfirmed(*tokens, error=error)
             raise
 
     def _in_transaction(

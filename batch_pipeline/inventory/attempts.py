@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -40,13 +41,19 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode_request import Encoded, EncodeResult
-from batch_pipeline.model.errors import ConflictError, FencedError, RetryableError
+from batch_pipeline.model.errors import (
+    ConflictError,
+    DatabaseUnreachableError,
+    FencedError,
+    RetryableError,
+)
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 
 _RENEWAL_SECONDS = 15.0
+_UNCONFIRMED_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +71,7 @@ class Heartbeat:
         self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
         self._leases: dict[UUID, timedelta] = {}
-        self._to_expire: set[UUID] = set()
+        self._to_expire: dict[UUID, float] = {}  # until when to try, on the monotonic clock
         self._to_release: deque[UUID] = deque()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -103,9 +110,9 @@ class Heartbeat:
             self.renew(token, lease)
         except ConflictError:
             raise
-        except BaseException:
+        except BaseException as error:
             # The commit may have succeeded even though its reply was lost.
-            self.expire_unconfirmed(token)
+            self.expire_unconfirmed(token, error=error)
             raise
 
     def renew(self, token: UUID, lease: timedelta) -> None:
@@ -125,15 +132,20 @@ class Heartbeat:
         """Expire the lease now, if it is still being renewed."""
         with self._mutex:
             if self._leases.pop(token, None) is not None:
-                self._to_expire.add(token)
+                self._to_expire[token] = 0
         self._renew_all()
 
-    def expire_unconfirmed(self, *tokens: UUID) -> None:
-        """Expire the leases of attempts whose commits are unconfirmed."""
+    def expire_unconfirmed(self, *tokens: UUID, error: BaseException | None = None) -> None:
+        """Expire the leases of attempts whose commits are unconfirmed because of an error.
+
+        If the connection was lost, the server may commit later, after a statement that waits for a
+        lock. Each renewal of the next minute then tries again.
+        """
+        is_lost = isinstance(error, DatabaseUnreachableError)
         with self._mutex:
             for token in tokens:
                 self._leases.pop(token, None)
-            self._to_expire.update(tokens)
+                self._to_expire[token] = monotonic() + _UNCONFIRMED_SECONDS if is_lost else 0
             self._start()
         self._renew_all()
 
@@ -177,7 +189,7 @@ class Heartbeat:
             while self._to_release:
                 token = self._to_release.popleft()
                 self._leases.pop(token, None)
-                self._to_expire.add(token)
+                self._to_expire[token] = 0
             if not self._leases and not self._to_expire:
                 return
             try:
@@ -205,11 +217,14 @@ class Heartbeat:
 
     def _expire_leases(self, connection: sa.Connection) -> None:
         if self._to_expire:
+            ended_at = sa.func.clock_timestamp() - timedelta(seconds=1)
             for table in (attempt, load):
                 expiry = sa.update(table).where(_is_running(table, self._to_expire))
-                ended_at = sa.func.clock_timestamp() - timedelta(seconds=1)
-                connection.execute(expiry.values(lease_until=ended_at))
-            self._to_expire.clear()
+                expiry = expiry.values(lease_until=ended_at).returning(table.c.token)
+                for token in connection.execute(expiry).scalars():
+                    del self._to_expire[token]
+            now = monotonic()
+            self._to_expire = {token: end for token, end in self._to_expire.items() if end > now}
 
     def _drop_connection(self) -> None:
         if self._connection is not None:

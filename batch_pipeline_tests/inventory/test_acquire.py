@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -21,7 +23,7 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, Attempt, AttemptStatus, IdRange
-from batch_pipeline.model.errors import FencedError, JobChangedError
+from batch_pipeline.model.errors import DatabaseUnreachableError, FencedError, JobChangedError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.filter import Condition, Operator
 from batch_pipeline.model.job import JobTerms
@@ -270,6 +272,29 @@ def test_attempt_interrupted_after_its_commit_expires(
     with pytest.raises(RuntimeError, match="failpoint"):
         files_job.acquire(weight_limit(20))
     assert query(files_job.database, ARE_EXPIRED) == [(False,), (False,), (True,)]
+
+
+@pytest.mark.parametrize("files_job", ["server"], indirect=True)
+def test_attempt_committed_after_its_connection_was_lost_expires(files_job: FilesJob) -> None:
+    """The server continues the statement, which waits for a lock."""
+    files_job.add(dict.fromkeys(range(1, 10), 10))
+    for _ in range(2):  # the first two look up the job and the table
+        files_job.acquire(weight_limit(20))
+    database, connections = files_job.database, []
+    engine = database.acquisitions._server_side._engine
+    sa.event.listen(engine, "before_cursor_execute", lambda *event: connections.append(event[0]))
+    with ThreadPoolExecutor(1) as pool, database.engine.begin() as other_session:
+        other_session.execute(sa.text("LOCK batch_pipeline.batch IN EXCLUSIVE MODE"))
+        acquired = pool.submit(files_job.acquire, weight_limit(20))
+        eventually(lambda: has_lock_waiters(database))
+        raw: Any = connections[0].connection.dbapi_connection
+        with socket.socket(fileno=os.dup(raw.fileno())) as own_end:
+            own_end.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(DatabaseUnreachableError):
+            acquired.result()
+    eventually(lambda: len(query(database, ARE_EXPIRED)) == 3)
+    database.heartbeat._renew_all()
+    assert query(database, ARE_EXPIRED) == [(False,), (False,), (True,)]
 
 
 @pytest.mark.parametrize("files_job", ["server"], indirect=True)
