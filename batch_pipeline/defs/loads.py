@@ -4,8 +4,8 @@ The sensor launches a Dagster job, which loads pending batches in the order of p
 late arrivals and backfills included. Materializing partitions of the asset loads these batches,
 again if they were loaded before.
 
-A tick without new publishes or loads executes two short queries. Batches that were requested again,
-but not loaded, are found every ten minutes.
+A tick without new publishes or loads executes a few short queries. Batches that were requested
+again, but not loaded, are found every ten minutes.
 """
 
 import time

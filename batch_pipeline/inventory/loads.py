@@ -18,7 +18,6 @@ from batch_pipeline.inventory.connection import (
     LockClass,
     fetch_column,
     fetch_rows,
-    fetch_value,
     lock_in_transaction,
     transaction,
 )
@@ -113,13 +112,17 @@ class TargetLoads:
     def cursor(self, stream: str, targets: Sequence[str]) -> int:
         """Return the id up to which all loads of a stream into its targets have ended.
 
-        Loads into former targets are ignored: nothing closes them if their process is gone.
+        Loads into former targets are ignored: nothing closes them if their process is gone. Waits
+        for claims that are not committed, since their ids may be below those of ended loads.
         """
         is_of_stream = load.c.stream == stream
         is_running = sa.and_(load.c.status == LoadStatus.RUNNING, load.c.target.in_(targets))
         running = sa.func.min(load.c.id).filter(is_running) - 1
         query = sa.select(sa.func.coalesce(running, sa.func.max(load.c.id), 0)).where(is_of_stream)
-        return fetch_value(self.engine, query) or 0
+        with transaction(self.engine) as connection:
+            for target in sorted(targets):
+                lock_in_transaction(connection, LockClass.LOAD, f"{stream} {target}")
+            return int(connection.execute(query).scalar_one())
 
     def in_all_targets(
         self, stream: str, targets: Sequence[str], after: int

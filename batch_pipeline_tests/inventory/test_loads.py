@@ -411,3 +411,21 @@ def test_cursor_stops_before_running_load_of_configured_target(
     assert database.loads.cursor("orders", ["warehouse", "old"]) == 0
     execute(database, "UPDATE batch_pipeline.load SET status = 'interrupted', finished_at = now()")
     assert database.loads.cursor("orders", ["warehouse", "old"]) == 2
+
+
+def test_cursor_waits_for_claim_whose_id_is_not_visible(
+    database: Database, rival: Database, tmp_path: Path
+) -> None:
+    """A load with a higher id may end before the claim is committed."""
+    published(database, tmp_path, 1)
+    cursors: list[Future[int]] = []
+
+    def read_cursor(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
+        if "INSERT INTO batch_pipeline.load" in sql:
+            load_all(rival, "lake")
+            cursors.append(pool.submit(rival.loads.cursor, "orders", ["lake", "warehouse"]))
+            eventually(lambda: cursors[0].done() or has_lock_waiters(rival))
+
+    sa.event.listen(database.engine, "after_cursor_execute", read_cursor)
+    with ThreadPoolExecutor(1) as pool, claimed(database):
+        assert cursors[0].result() == 0
