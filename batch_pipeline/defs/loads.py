@@ -9,7 +9,7 @@ again, but not loaded, are found every ten minutes.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -260,14 +260,16 @@ class LoadCursor(SensorCursor):
 
     `runs` counts the requested runs. `published` has the publish counts of the stream's jobs at the
     last tick, at `looked_at`; `is_quiet` is true if nothing was due then. All loads up to `mark`
-    are materialized in Dagster. `loaded` and `due` are the counts at the last launch, at
-    `launched_at`; `failures` is the number of launches in a row that loaded nothing. These four are
-    0 if everything is loaded or something was published since. Times are seconds since 1970.
+    into `targets` (None: in a cursor of an earlier release) are materialized in Dagster. `loaded`
+    and `due` are the counts at the last launch, at `launched_at`; `failures` is the number of
+    launches in a row that loaded nothing. These four are 0 if everything is loaded or something was
+    published since. Times are seconds since 1970.
     """
 
     runs: int = 0
     published: Mapping[str, int] = field(default_factory=dict)
     mark: int = 0
+    targets: Sequence[str] | None = None
     is_quiet: bool = False
     loaded: int = 0
     due: int = 0
@@ -323,7 +325,9 @@ def _tick(
     context: dg.SensorEvaluationContext, pipeline: Pipeline, stream: Stream, cursor: LoadCursor
 ) -> dg.SensorResult:
     instance, loads, now = context.instance, pipeline.database.loads, time.time()
-    targets = [target.name for target in stream.targets]
+    targets = sorted(target.name for target in stream.targets)
+    if cursor.targets not in (None, targets):
+        cursor = replace(cursor, mark=0)  # batches that only a removed target did not have
     counts = pipeline.database.change_feed.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
     is_same = published == cursor.published and loads.cursor(stream.name, targets) == cursor.mark
@@ -345,7 +349,12 @@ def _tick(
         cursor = cursor.settled()
     launched = cursor.launched(loaded, due, now) if due else None
     after = replace(
-        launched or cursor, published=published, mark=mark, is_quiet=not due, looked_at=now
+        launched or cursor,
+        published=published,
+        mark=mark,
+        targets=targets,
+        is_quiet=not due,
+        looked_at=now,
     )
     requests = [] if launched is None else [_request(stream, launched)]
     reason = _ALL_LOADED

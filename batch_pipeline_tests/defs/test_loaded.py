@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.loads import LoadCursor
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import RETRY_TAG, load_job, loaded_key
@@ -197,6 +198,18 @@ def test_partition_is_materialized_once_both_targets_have_it(harness: DefsHarnes
     counts = load_counts(harness.database)
     assert {target for target, status, _ in counts if status == "failed"} == {"other"}
     assert {("good", "succeeded", 2), ("other", "succeeded", 2)} <= {*counts}
+
+
+@with_targets(good=EAGER, other=SILENT)
+def test_batches_are_reported_once_the_target_that_failed_is_removed(harness: DefsHarness) -> None:
+    assert load_by_command(harness, 0) == load_by_command(harness, 1) == 2
+    before = harness.tick("orders_load")
+    assert not before.asset_events
+    stream = replace(harness.stream, targets=harness.stream.targets[:1])
+    harness = replace(harness, stream=stream, definitions=build_definitions([stream]))
+    result = harness.tick("orders_load", before.cursor)
+    assert [event.partition for event in result.asset_events] == [FIRST, SECOND]
+    assert not harness.tick("orders_load", result.cursor).asset_events
 
 
 def test_partition_with_deleted_files_cannot_be_loaded_again(harness: DefsHarness) -> None:
