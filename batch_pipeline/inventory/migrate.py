@@ -5,6 +5,7 @@ upgrade.
 """
 
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 
@@ -34,6 +35,12 @@ _TABLES = sa.text("""
 SELECT relname FROM pg_catalog.pg_class
  WHERE relnamespace = to_regnamespace(:schema) AND relkind IN ('r', 'p')
 """)
+# LOCK TABLE of a view would also lock its tables, in another order. Replacing a view resets its
+# options in any case.
+_LOCK_VIEWS = "".join(
+    f"ALTER VIEW IF EXISTS {SCHEMA}.{view} RESET (security_barrier); "
+    for view in ("inventory", "published")
+)
 
 
 def lock_migration(connection: sa.Connection, patience: timedelta) -> None:
@@ -54,28 +61,28 @@ def lock_migration(connection: sa.Connection, patience: timedelta) -> None:
 
 
 def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
-    """Lock all tables of the inventory until the transaction ends.
+    """Lock all tables and views of the inventory until the transaction ends.
 
     Sessions without an open transaction do not block this, even if an attempt is running.
 
     Raises:
         RetryableError: an open transaction did not end in time; the message names its session.
     """
-    # Referenced tables first, in the order in which workers lock them.
+    # Views first, in the order of readers, then referenced tables, in the order of workers.
     order = {table.name: position for position, table in enumerate(metadata.sorted_tables)}
     existing = connection.execute(_TABLES, {"schema": SCHEMA}).scalars()
     names = sorted(existing, key=lambda name: order.get(name, -1))
     if not names:
         return
     tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
-    statement = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables).as_string(None)
+    lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables).as_string(None)
     give_up_at = monotonic() + patience.total_seconds()
     while True:
         left = give_up_at - monotonic()
         try:
             with connection.begin_nested():
                 _wait_at_most(connection, min(left, _TRY_SECONDS))
-                connection.execution_options(no_parameters=True).exec_driver_sql(statement)
+                connection.execution_options(no_parameters=True).exec_driver_sql(_LOCK_VIEWS + lock)
         except exc.OperationalError as error:
             _raise_unless_lock_timeout(error)
             if monotonic() >= give_up_at:
@@ -125,6 +132,8 @@ def migrate(engine: sa.Engine, *, patience: timedelta = _LOCK_TIMEOUT) -> tuple[
             raise _revision_error(engine, before)
         if before != REVISION:
             _set_role_to_owner(connection)
+            if before != "none":
+                import_module("alembic.command")  # takes 0.2 s: not while the tables are locked
             lock_tables(connection, patience)
             if before == "none":
                 _create_tables(connection)
@@ -145,7 +154,7 @@ def _create_tables(connection: sa.Connection) -> None:
 
 
 def _upgrade_tables(connection: sa.Connection) -> None:
-    from alembic import command  # takes 0.2 s, needed only here
+    from alembic import command  # needed only here
     from alembic.config import Config
 
     config = Config()

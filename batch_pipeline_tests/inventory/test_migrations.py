@@ -182,6 +182,9 @@ SELECT status, count(*) FROM batch_pipeline.attempt JOIN batch_pipeline.batch_st
  WHERE run_id = 'old-run' AND (status, state) IN (('succeeded', 'published'), ('failed', 'failed'))
  GROUP BY status ORDER BY status
 """
+WAITING = """
+SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 PUBLISHED = {"orders": 5, "orders.2023": 2}  # numbers of the old inventory
 SOON = timedelta(milliseconds=200)
 
@@ -312,6 +315,24 @@ def test_migrate_yields_to_worker_instead_of_deadlock(old_inventory: Database) -
         other.rollback()
         read.result()
         worker.rollback()
+        assert migrated.result() == ("0006", REVISION)
+
+
+def test_migrate_yields_to_reader_of_view(old_inventory: Database) -> None:
+    """A reader locks the view first, then its tables."""
+    with (
+        ThreadPoolExecutor(2) as pool,
+        old_inventory.engine.connect() as reader,
+        old_inventory.engine.connect() as other,
+    ):
+        other.exec_driver_sql("LOCK TABLE batch_pipeline.part_file IN ACCESS SHARE MODE")
+        migrated = pool.submit(migrate, old_inventory.engine)
+        eventually(lambda: len(query(old_inventory, WAITING)) == 1)
+        read = pool.submit(reader.exec_driver_sql, "SELECT FROM batch_pipeline.published")
+        eventually(lambda: len(query(old_inventory, WAITING)) == 2 or read.done())
+        other.rollback()
+        read.result()
+        reader.rollback()
         assert migrated.result() == ("0006", REVISION)
 
 
