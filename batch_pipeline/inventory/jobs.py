@@ -197,7 +197,8 @@ def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | Non
 def job_to_acquire(connection: sa.Connection, terms: JobTerms) -> Job:
     """Find the job to acquire from, or create it.
 
-    For a backfill only name, filter and table are compared: its selection is fixed once planned.
+    For a backfill only name, stream, filter and table are compared: its selection is fixed once
+    planned.
 
     Raises:
         JobChangedError: as for `open_job`.
@@ -205,6 +206,7 @@ def job_to_acquire(connection: sa.Connection, terms: JobTerms) -> Job:
     row = _find_row(connection, terms)
     if row is None or row.kind != JobKind.BACKFILL:
         return open_job(connection, terms)
+    _check_stream(row, terms)
     row = _with_identity(connection, row, terms)
     check_same_rows(row, terms)
     return _with_current_terms(connection, row, terms)
@@ -262,11 +264,18 @@ def check_same_rows(row: sa.Row[Any], terms: JobTerms) -> None:
 
 
 def _check_terms(row: sa.Row[Any], terms: JobTerms) -> None:
-    if (row.kind, row.stream) != (terms.kind, terms.stream):
+    if row.kind != terms.kind:
         raise JobChangedError(terms.name, terms.meta_table, f"its kind is {row.kind!r}")
+    _check_stream(row, terms)
     others = {"selection": "its selection differs", "limits": "its limits differ"}
     _check_config(row, terms, {"where": "its filter differs"} | others)
     _check_identity(row, terms)
+
+
+def _check_stream(row: sa.Row[Any], terms: JobTerms) -> None:
+    if row.stream != terms.stream:
+        owner = "no stream" if row.stream is None else f"the stream {row.stream!r}"
+        raise JobChangedError(terms.name, terms.meta_table, f"it belongs to {owner}")
 
 
 def _check_config(row: sa.Row[Any], terms: JobTerms, problems: dict[str, str]) -> None:

@@ -192,6 +192,18 @@ def test_acquire_with_other_filter_is_rejected(files_job: FilesJob) -> None:
         files_job.acquire(where=Condition("item", Operator.EQUAL, "file-1"))
 
 
+@pytest.mark.parametrize("kind", ["incremental", "backfill"])
+def test_acquire_from_job_of_stream_is_rejected(files_job: FilesJob, kind: str) -> None:
+    """Its batches would be published without files."""
+    create = (
+        "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream) "
+        "VALUES ('orders', :meta_table, :kind, 'orders')"
+    )
+    execute(files_job.database, create, meta_table=files_job.source.name, kind=kind)
+    with pytest.raises(JobChangedError, match="it belongs to the stream 'orders'"):
+        files_job.acquire(job="orders")
+
+
 def test_failed_batch_is_retried_after_new_batches(files_job: FilesJob) -> None:
     """A batch has at most three attempts."""
     files_job.add(dict.fromkeys(range(1, 5), 1))
