@@ -433,8 +433,9 @@ class WorkCounts:
             highest = connection.execute(newest).scalar_one()
             recent = sa.select(attempt.c.id).where(attempt.c.id > highest - _ID_OVERLAP)
             running = sa.select(attempt.c.id).where(attempt.c.status == AttemptStatus.RUNNING)
-            are_running = set(connection.execute(running).scalars())
+            # Before the running ones: an attempt that starts in between has not ended.
             known = set(connection.execute(recent).scalars())
+            are_running = set(connection.execute(running).scalars())
         return AttemptCursor(highest=highest, ended=known - are_running, running=are_running)
 
     def ended(self, cursor: AttemptCursor, streams: Collection[str]) -> list[EndedAttempt]:

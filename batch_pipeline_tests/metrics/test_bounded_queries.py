@@ -1,12 +1,16 @@
 """Queries of a scrape read only recent rows, independent of the length of the history."""
 
+from contextlib import ExitStack
+
 import pytest
+import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.status import AttemptCursor
+from batch_pipeline.model.batch import Attempt
 from batch_pipeline_tests.inventory.logins import Logins
 from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements, rows_scanned
-from batch_pipeline_tests.seeds import planned, publish
+from batch_pipeline_tests.seeds import claimed, planned, publish
 
 BATCHES = 8_000
 INSERT_HISTORY = """
@@ -58,6 +62,24 @@ def test_ended_attempts_are_read_in_pages(long_history: Database) -> None:
     cursor = AttemptCursor()
     pages = [len(long_history.work_counts.ended(cursor, ["orders"])) for _ in range(3)]
     assert pages == [5_000, BATCHES + 1 - 5_000, 0]
+
+
+def test_attempt_that_starts_during_start_cursor_is_not_skipped(
+    database: Database, rival: Database
+) -> None:
+    (batch,) = planned(database, 1)
+    selects: list[str] = []
+    started: list[Attempt] = []
+
+    def start(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
+        selects.append(sql)
+        if len(selects) == 2:
+            started.append(held.enter_context(claimed(rival, batch)))
+
+    with ExitStack() as held:
+        sa.event.listen(database.engine, "after_cursor_execute", start)
+        cursor = database.work_counts.start_cursor()
+    assert (cursor.ended, cursor.running) == (set(), {started[0].id})
 
 
 def test_read_only_role_can_run_all_queries(logins: Logins) -> None:
