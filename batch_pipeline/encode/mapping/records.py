@@ -55,13 +55,6 @@ DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticErr
 """Errors of decoding: not JSON, not Unicode, nested too deeply, or a number that is too long."""
 
 
-class NoJsonFormError(TypeError):
-    """A value of an expression has no JSON form; quarantined records name this class."""
-
-    def __init__(self, value: object) -> None:
-        super().__init__(f"returns a {type(value).__name__}, which has no JSON form")
-
-
 class UnmappableRecordError(Exception):
     """A record cannot be mapped; the message is the reason in the quarantine."""
 
@@ -72,7 +65,7 @@ def json_text(value: Any) -> bytes:
     Dates and times become ISO 8601 text, NaN and infinities null.
 
     Raises:
-        NoJsonFormError: The value is a set, a function or the like.
+        TypeError: The value is a set, a function or the like.
         ValueError: A text or bytes are not Unicode, or an integer is too long.
     """
     if type(value) not in _PLAIN:
@@ -110,7 +103,7 @@ def _text(value: Any) -> str:
         return str(value.isoformat())
     if kind in {datetime.date, datetime.time, datetime.timedelta, datetime.timezone}:
         return str(value)
-    raise NoJsonFormError(value)
+    raise _no_json_form(value)
 
 
 def _key(key: Any) -> str:
@@ -122,7 +115,11 @@ def _key(key: Any) -> str:
         return {True: "true", False: "false", None: "null"}[key]
     if isinstance(key, int | float | Decimal):
         return str(key)
-    raise NoJsonFormError(key)
+    raise _no_json_form(key)
+
+
+def _no_json_form(value: object) -> TypeError:
+    return TypeError(f"returns a {type(value).__name__}, which has no JSON form")
 
 
 Record = dict[str, Any]

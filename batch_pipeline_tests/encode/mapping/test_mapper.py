@@ -195,7 +195,7 @@ def test_decimal_nan_becomes_null() -> None:
 
 def test_record_with_result_not_representable_in_json_is_quarantined() -> None:
     (bad,) = mapped(mapping(a="set(b)"), b'{"b":["x","y"]}').bad
-    assert bad.reason.startswith('stream map of "a": NoJsonFormError: returns a set')
+    assert bad.reason.startswith('stream map of "a": TypeError: returns a set')
 
 
 def test_shared_expression_names_the_property_on_which_it_fails() -> None:
