@@ -75,8 +75,9 @@ class LoadContext:
     """The components that load a stream into one target.
 
     `problem_of` returns the problem with a part file, or None. With `in_order` a generation of a
-    job waits until those published before it are loaded. If the stream has backfills, all jobs
-    wait, with any order. `only` has the names of the batches to load; None means all pending ones.
+    job waits until those published before it are loaded, and all jobs wait if the stream has
+    backfills. Without, only a generation with the same items waits. `only` has the names of the
+    batches to load; None means all pending ones.
     """
 
     stream: Stream
@@ -134,23 +135,32 @@ def load(context: LoadContext) -> Iterator[Outcome]:
 
 def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
     held_up: set[str] = set()
+    held_items: set[int] = set()
     pending = context.loads.due(context.stream, context.target, only=context.only, held_up=held_up)
     size = AT_ONCE if isinstance(context.loader, GroupLoader) else 1
     while group := list(islice(pending, size)):
-        free = [one for one in group if not _is_held_up(one, held_up)]
+        free = [one for one in group if not _is_held_up(one, held_up, held_items)]
         yield from (Outcome(loading=one) for one in group if one not in free)
-        yield from _load_group(context, free, held_up)
+        yield from _load_group(context, free, held_up, held_items)
 
 
-def _is_held_up(one: Loading, held_up: Collection[str]) -> bool:
-    return ALL_JOBS in held_up or one.manifest.batch.job in held_up
+def _is_held_up(one: Loading, held_up: Collection[str], held_items: set[int]) -> bool:
+    if ALL_JOBS in held_up or one.manifest.batch.job in held_up:
+        return True
+    if held_items.isdisjoint(one.item_ids):
+        return False
+    held_items.update(one.item_ids)
+    return True
 
 
-def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -> Iterator[Outcome]:
+def _load_group(
+    context: LoadContext, group: list[Loading], held_up: set[str], held_items: set[int]
+) -> Iterator[Outcome]:
     """Load generations together; after a failure, load the rest one by one.
 
-    `held_up` has the jobs whose batches wait for a failed batch. A batch with item ids may have
-    items in common with a batch of any job: loaded later, it would put old records back.
+    `held_up` has the jobs, and `held_items` the items, whose batches wait for a failed batch. A
+    batch with item ids may have items in common with a batch of any job: loaded after it, the
+    failed one would put old records back.
     """
     problems = [_problem(context, one) for one in group]  # once, not for each attempt
     settled: set[UUID] = set()
@@ -159,15 +169,16 @@ def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -
     for one, problem in zip(group, problems, strict=True):
         if one.manifest.token in settled:
             continue
-        if _is_held_up(one, held_up):
+        if _is_held_up(one, held_up, held_items):
             yield Outcome(loading=one)
             continue
         outcome = _load_one(context, one, problem)
         is_refused = isinstance(outcome.error, ItemIdsMissingError)
-        if outcome.error is not None and one.item_ids and not is_refused:
-            held_up.add(ALL_JOBS)
-        elif outcome.error is not None and context.in_order:
-            held_up.add(one.manifest.batch.job)
+        if outcome.error is not None and context.in_order:
+            has_items = one.item_ids and not is_refused
+            held_up.add(ALL_JOBS if has_items else one.manifest.batch.job)
+        elif outcome.error is not None and not is_refused:
+            held_items.update(one.item_ids)
         yield outcome
 
 
