@@ -136,7 +136,7 @@ def _report(
     that this run repeats: the ids of its loads are at most `before`.
     """
     is_awaited = events is not None and events.is_awaited
-    runs = repeated(context.run) if is_awaited else {context.run.run_id}
+    runs = repeated(context) if is_awaited else {context.run.run_id}
     is_repeat = len(runs) > 1 or context.retry_number > 0
     after = 0 if is_awaited and is_repeat else before
     report = context.log_event if events is None else events.add
@@ -195,13 +195,13 @@ def _void(
 ) -> None:
     """Mark batches as pending for all targets.
 
-    A repeated run skips batches that it, or the run that it repeats, has loaded.
+    A repeated run skips batches that it, or a run that it repeats, has loaded.
 
     Raises:
         Failure: files of some batches were deleted; the next run loads the others.
     """
     errors: list[PipelineError] = []
-    runs = repeated(context.run)
+    runs = repeated(context)
     for label in labels:
         try:
             for target in stream.targets:

@@ -178,12 +178,14 @@ def ensure_own_location(context: Context, stream: Stream) -> None:
         raise dg.Failure(str(error), allow_retries=False) from error
 
 
-def repeated(run: dg.DagsterRun) -> set[str]:
+def repeated(context: Context) -> set[str]:
     """Return the ids of a run and of the runs that it repeats because their processes died."""
-    if RETRY_TAG not in run.tags:
-        return {run.run_id}
-    ids = (run.run_id, run.parent_run_id, run.root_run_id)
-    return {run_id for run_id in ids if run_id is not None}
+    run: dg.DagsterRun | None = context.run
+    ids = {context.run.run_id}
+    while run is not None and run.parent_run_id is not None and RETRY_TAG in run.tags:
+        ids.add(run.parent_run_id)
+        run = context.instance.get_run_by_id(run.parent_run_id)
+    return ids
 
 
 def raise_failures(
@@ -213,13 +215,13 @@ def already_published_by_run(
     """Return the manifest of a batch that this run skips, or None if it encodes the batch.
 
     A run that a sensor launched skips all published batches; a repeated run skips batches that it,
-    or the run that it repeats, has published.
+    or a run that it repeats, has published.
     """
     run, manifests = context.run, database.manifests
     is_launched = run.tags.get(LAUNCH_TAG) == "new"
     if not is_launched and not context.retry_number and RETRY_TAG not in run.tags:
         return None
     manifest = manifests.of_batch(batch)
-    if manifest is None or not (is_launched or manifests.run_of(manifest) in repeated(run)):
+    if manifest is None or not (is_launched or manifests.run_of(manifest) in repeated(context)):
         return None
     return manifests.with_origin(manifest)

@@ -65,8 +65,9 @@ def execute(
 ) -> dg.DagsterRun:
     """Execute a job as a run, optionally as the retry of another run."""
     parent = None if retry_of is None else retry_of.run_id
+    root = None if retry_of is None else retry_of.root_run_id or parent
     run = instance.create_run_for_job(
-        job_def=job, parent_run_id=parent, root_run_id=parent, tags=dict(tags)
+        job_def=job, parent_run_id=parent, root_run_id=root, tags=dict(tags)
     )
     execute_run(InMemoryJob(job), run, instance, raise_on_error=False)
     completed = instance.get_run_by_id(run.run_id)

@@ -235,14 +235,20 @@ def test_load_sensor_detects_a_reload_requested_by_a_dead_run(harness: DefsHarne
     assert harness.tick("orders_load", earlier.cursor()).run_requests
 
 
-def test_retry_does_not_repeat_the_loads_of_the_failed_run(harness: DefsHarness) -> None:
+def test_retry_does_not_repeat_the_loads_of_the_failed_runs(harness: DefsHarness) -> None:
+    """It loads what a run loaded that a person has executed again."""
     assert run_job(harness).success
-    failed_run = run_asset(harness, FIRST, FIRST).dagster_run
+    first_run = run_asset(harness, FIRST, FIRST).dagster_run
     global_job = harness.definitions.resolve_implicit_global_asset_job_def()
     job = global_job.get_subset(asset_selection={loaded_key(harness.stream)})
-    tags = {RETRY_TAG: "1", **tags_of([FIRST, SECOND])}
-    assert execute(job, harness.instance, tags, retry_of=failed_run).is_success
-    assert sent(harness) == [FIRST, SECOND, FIRST, SECOND]
+
+    def repeat(run: dg.DagsterRun, *keys: str, number: str = "") -> dg.DagsterRun:
+        tags = {RETRY_TAG: number} if number else {}
+        return execute(job, harness.instance, tags | tags_of(keys), retry_of=run)
+
+    failed_run = repeat(first_run, SECOND)
+    repeat(repeat(failed_run, SECOND, number="2"), FIRST, SECOND, number="3")
+    assert sent(harness) == [FIRST, SECOND, FIRST, SECOND, FIRST]
 
 
 def test_step_retry_repeats_a_failed_reload_request(
