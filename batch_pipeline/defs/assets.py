@@ -35,6 +35,7 @@ from batch_pipeline.defs.resources import (
     landing_resources,
     stores_in_s3,
 )
+from batch_pipeline.defs.runs import is_launched
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -204,7 +205,7 @@ def _encode_partition(
     context = published.context
     # If a person selects a split batch, it fails; a cancelled batch gets an attempt. Other runs
     # were launched before the batch was split or cancelled, and skip it.
-    is_automatic = not {names.DRAIN_TAG, names.LAUNCH_TAG}.isdisjoint(context.run.tags)
+    is_automatic = names.DRAIN_TAG in context.run.tags or is_launched(context.run)
     try:
         batch = asset.find(database, key)
     except BatchSupersededError as error:

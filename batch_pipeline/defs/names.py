@@ -16,12 +16,13 @@ PARTITION_TAG = "dagster/partition"
 DATA_VERSION_TAG = "dagster/data_version"
 PRIORITY_TAG = "dagster/priority"
 RETRY_TAG = "dagster/retry_number"  # on a run that repeats a run whose process died
+RESUME_TAG = "dagster/is_resume_retry"  # on a run that repeats only failed steps of another run
 WILL_RETRY_TAG = "dagster/will_retry"  # value `true` on a failed run: Dagster will repeat it
 AUTO_RETRY_TAG = "dagster/auto_retry_run_id"  # on a failed run: Dagster has repeated it
 MAX_RETRIES_TAG = "dagster/max_retries"
 LAUNCH_TAG = "batch_pipeline/launch"  # value `new`: skip batches that are published already
 BACKFILL_TAG = "batch_pipeline/backfill"  # value: the name of the backfill
-CLOSED_TAG = "batch_pipeline/closed"  # value `cancelled`: the batches of the run were cancelled
+CLOSED_TAG = "batch_pipeline/closed"  # value: the run whose batches were cancelled
 
 PLAN_BACKFILL_JOB = "batch_pipeline_plan_backfill"
 CHECK_STREAMS_JOB = "batch_pipeline_check_streams"

@@ -12,7 +12,14 @@ import dagster as dg
 from batch_pipeline.defs.instance.code_locations import ensure_only_location
 from batch_pipeline.defs.instance.private_api import is_awaited, location_of_run
 from batch_pipeline.defs.metadata import generation_of, latest_generation
-from batch_pipeline.defs.names import DATA_VERSION_TAG, DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
+from batch_pipeline.defs.names import (
+    DATA_VERSION_TAG,
+    DRAIN_TAG,
+    LAUNCH_TAG,
+    RESUME_TAG,
+    RETRY_TAG,
+)
+from batch_pipeline.defs.runs import is_launched
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
@@ -179,13 +186,20 @@ def ensure_own_location(context: Context, stream: Stream) -> None:
 
 
 def repeated(context: Context) -> set[str]:
-    """Return the ids of a run and of the runs that it repeats because their processes died."""
+    """Return the ids of a run and of the failed runs that it repeats.
+
+    A person's re-execution of all steps repeats no run.
+    """
     run: dg.DagsterRun | None = context.run
     ids = {context.run.run_id}
-    while run is not None and run.parent_run_id is not None and RETRY_TAG in run.tags:
+    while run is not None and run.parent_run_id is not None and _is_repeat(run):
         ids.add(run.parent_run_id)
         run = context.instance.get_run_by_id(run.parent_run_id)
     return ids
+
+
+def _is_repeat(run: dg.DagsterRun) -> bool:
+    return not {RETRY_TAG, RESUME_TAG}.isdisjoint(run.tags)
 
 
 def raise_failures(
@@ -214,14 +228,14 @@ def already_published_by_run(
 ) -> Manifest | None:
     """Return the manifest of a batch that this run skips, or None if it encodes the batch.
 
-    A run that a sensor launched skips all published batches; a repeated run skips batches that it,
-    or a run that it repeats, has published.
+    A run that a sensor launched, or that repeats failed steps of one, skips all published batches;
+    other repeated runs skip batches that they, or a run that they repeat, have published.
     """
     run, manifests = context.run, database.manifests
-    is_launched = run.tags.get(LAUNCH_TAG) == "new"
-    if not is_launched and not context.retry_number and RETRY_TAG not in run.tags:
+    is_new = is_launched(run) or {LAUNCH_TAG, RESUME_TAG} <= run.tags.keys()
+    if not (is_new or context.retry_number or _is_repeat(run)):
         return None
     manifest = manifests.of_batch(batch)
-    if manifest is None or not (is_launched or manifests.run_of(manifest) in repeated(context)):
+    if manifest is None or not (is_new or manifests.run_of(manifest) in repeated(context)):
         return None
     return manifests.with_origin(manifest)

@@ -67,6 +67,11 @@ def schedule_status(*streams: Stream) -> dg.DefaultScheduleStatus:
     return dg.DefaultScheduleStatus(sensor_status(*streams).value)
 
 
+def is_launched(run: dg.DagsterRun) -> bool:
+    """Return whether a sensor launched a run; a person's re-execution inherits the run's tags."""
+    return names.LAUNCH_TAG in run.tags and run.parent_run_id is None
+
+
 def materializes(
     instance: dg.DagsterInstance, run: dg.DagsterRun, job: str, asset_key: dg.AssetKey
 ) -> bool:
@@ -98,13 +103,13 @@ class AssetRuns:
     @property
     def by_sensors(self) -> int:
         """Number of runs that sensors launched."""
-        return sum(names.LAUNCH_TAG in run.tags for run in self.runs)
+        return sum(map(is_launched, self.runs))
 
     @property
     def is_one_waiting(self) -> bool:
         """Whether a run that a sensor launched is still queued."""
         queued = dg.DagsterRunStatus.QUEUED
-        return any(run.status is queued and names.LAUNCH_TAG in run.tags for run in self.runs)
+        return any(run.status is queued and is_launched(run) for run in self.runs)
 
     def keys(self, order: KeyOrder) -> set[str]:
         """Return the partition keys of all runs; `order` is read only if there is a run."""
@@ -163,8 +168,9 @@ def cancel_batches(
     """Cancel the batches of streams that a cancelled run had; return their number.
 
     A tag marks the run as processed, so that batches that a person retries later are not affected.
+    Its value is the run, because a re-execution inherits the tag.
     """
-    if names.CLOSED_TAG in run.tags:
+    if run.tags.get(names.CLOSED_TAG) in (run.run_id, "cancelled"):  # before 0.2.0
         return 0
     assets = [asset for stream in streams for asset in (batches_of(stream), backfills_of(stream))]
     ours = [asset for asset in assets if materializes(instance, run, asset.job, asset.asset_key)]
@@ -176,7 +182,7 @@ def cancel_batches(
         statuses = asset.statuses(pipeline.database)
         batch_ids += [status.batch.id for status in statuses if status.key in keys]
     closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
-    tag_run(instance, run.run_id, names.CLOSED_TAG, "cancelled")
+    tag_run(instance, run.run_id, names.CLOSED_TAG, run.run_id)
     return closed.batches
 
 

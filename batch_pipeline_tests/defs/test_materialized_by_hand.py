@@ -3,11 +3,12 @@
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.names import LAUNCH_TAG
+from batch_pipeline.defs.names import LAUNCH_TAG, RESUME_TAG
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
-from batch_pipeline_tests.seeds import statuses
+from batch_pipeline_tests.defs.downstream_fixture import execute, tags_of
+from batch_pipeline_tests.seeds import publish, statuses
 
 PARENT = "00000001-00000003"
 FIRST, SECOND = "00000001-00000002", "00000003-00000003"
@@ -73,6 +74,27 @@ def test_run_launched_before_the_split_succeeds_without_an_attempt(harness: Defs
         f"2023:{SECOND}",
     ]
     assert result.run_requests
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_re_executed_run_of_a_sensor_encodes_a_published_or_cancelled_batch(
+    harness: DefsHarness, is_published: bool
+) -> None:
+    """The run itself does not, nor does a re-execution of failed steps of what is published."""
+    job = harness.definitions.resolve_job_def(harness.batches.job)
+    batch = harness.batches.find(harness.database, PARENT)
+    if is_published:
+        publish(harness.database, batch)
+    else:
+        harness.database.run_ends.close_cancelled("cancelled-run", [batch.id])
+    (harness.folder / "batches").mkdir()
+    (harness.folder / "batches/quarantine").write_text("not a folder, so that encoding fails")
+    tags = {LAUNCH_TAG: "new", **tags_of([PARENT])}
+    run = execute(job, harness.instance, tags)
+    resumed = execute(job, harness.instance, {RESUME_TAG: "true", **tags}, retry_of=run)
+    repeated = execute(job, harness.instance, tags, retry_of=run)
+    encoded = [not each.is_success for each in (run, resumed, repeated)]
+    assert encoded == [False, not is_published, True]
 
 
 def test_unknown_key_fails_without_an_attempt(harness: DefsHarness) -> None:

@@ -78,7 +78,7 @@ def test_retry_relaunches_batches_that_the_backfill_sensor_cancelled(
     cancelling = harness.tick(SENSOR)
     assert LAUNCHED[0] not in dict(ranges(cancelling.run_requests))
     assert harness.states()[:2] == ["cancelled", "cancelled"]
-    assert harness.reload_run(run).tags[CLOSED_TAG] == "cancelled"
+    assert harness.reload_run(run).tags[CLOSED_TAG] == run.run_id
     assert harness.database.jobs.retry("orders.2023") == 2
     assert "Batches cancelled: 0" in harness.tick_run_ends()
     assert LAUNCHED in ranges(harness.tick(SENSOR, cancelling.cursor).run_requests)
@@ -97,14 +97,19 @@ def test_cancelled_run_keeps_published_batches(harness: DefsHarness, run: dg.Dag
 
 
 def test_cancelled_manual_run_cancels_its_batch(harness: DefsHarness) -> None:
-    """The run has no tags of ours."""
+    """The run has no tags of ours. A re-execution of it, with its tags, does the same."""
     harness.tick("orders_new_files")
-    by_hand = dg.RunRequest(job_name=harness.batches.job, tags={"dagster/partition": KEYS[1]})
-    harness.cancel_run(harness.start_run(by_hand))
+    tags = {"dagster/partition": KEYS[1]}
+    for _ in range(2):
+        by_hand = harness.start_run(dg.RunRequest(job_name=harness.batches.job, tags=tags))
+        harness.cancel_run(by_hand)
+        harness.tick_run_ends()
+        assert harness.states("orders") == ["planned", "cancelled", "planned", "planned"]
+        assert harness.database.jobs.retry("orders") == 1
+        tags = dict(harness.reload_run(by_hand).tags)
     harness.tick_run_ends()
-    assert harness.states("orders") == ["planned", "cancelled", "planned", "planned"]
     assert ranges(harness.tick("orders_new_files").run_requests) == [
-        (KEYS[0], KEYS[0]),
+        (KEYS[0], KEYS[1]),
         (KEYS[2], KEYS[3]),
     ]
 
