@@ -14,6 +14,7 @@ RANGE_END_TAG = "dagster/asset_partition_range_end"
 DRAIN_TAG = "batch_pipeline/drain"  # value: the home whose lock the process of the run holds
 PARTITION_TAG = "dagster/partition"
 DATA_VERSION_TAG = "dagster/data_version"
+DAGSTER_BACKFILL_TAG = "dagster/backfill"  # value: the id of the Dagster backfill that launched it
 PRIORITY_TAG = "dagster/priority"
 RETRY_TAG = "dagster/retry_number"  # on a run that repeats a run whose process died
 RESUME_TAG = "dagster/is_resume_retry"  # on a run that repeats only failed steps of another run

@@ -1,8 +1,8 @@
 """Dagster runs of a stream's assets: their partitions, their priority, and their cancellation.
 
-A run is CANCELED in Dagster only if a person cancelled it; a run whose process was stopped or died
-has failed. So batches of cancelled runs wait for a person, and those of failed runs are launched
-again.
+A run is CANCELED in Dagster if a person cancelled it, or if the Dagster backfill that launched it
+failed; a run whose process was stopped or died has failed. So batches of runs that a person
+cancelled wait for a person, and those of other runs are launched again.
 """
 
 import os
@@ -14,7 +14,11 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs import names
-from batch_pipeline.defs.instance.private_api import planned_assets, tag_run
+from batch_pipeline.defs.instance.private_api import (
+    is_backfill_failed,
+    planned_assets,
+    tag_run,
+)
 from batch_pipeline.defs.partitions import KeyOrder, backfills_of, batches_of
 from batch_pipeline.model.stream import Automation, Stream
 
@@ -22,6 +26,7 @@ _TURN_SECONDS = 30
 _NEW_FILES = 2**32  # keeps priorities of new files above 0
 _REPEATED_WITHIN = timedelta(minutes=5)
 _OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by this much
+_BACKFILL_FAILED = "Dagster cancelled its run, because the Dagster backfill failed"
 _UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -167,6 +172,7 @@ def cancel_batches(
 ) -> int:
     """Cancel the batches of streams that a cancelled run had; return their number.
 
+    If Dagster cancelled the run because its backfill failed, only open attempts are closed.
     A tag marks the run as processed, so that batches that a person retries later are not affected.
     Its value is the run, because a re-execution inherits the tag.
     """
@@ -175,6 +181,11 @@ def cancel_batches(
     assets = [asset for stream in streams for asset in (batches_of(stream), backfills_of(stream))]
     ours = [asset for asset in assets if materializes(instance, run, asset.job, asset.asset_key)]
     if not ours:
+        return 0
+    backfill = run.tags.get(names.DAGSTER_BACKFILL_TAG)
+    if backfill is not None and is_backfill_failed(instance, backfill):
+        pipeline.database.run_ends.close_failed(run.run_id, _BACKFILL_FAILED)
+        tag_run(instance, run.run_id, names.CLOSED_TAG, run.run_id)
         return 0
     batch_ids: list[int] = []
     for asset in ours:

@@ -2,6 +2,7 @@
 
 import dagster as dg
 import pytest
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, command_run_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, register_job
@@ -55,6 +56,29 @@ def test_cancelled_run_cancels_its_unfinished_batches(
     assert harness.states() == ["cancelled", "cancelled", "planned", "planned"]
     assert ranges(harness.tick(SENSOR).run_requests) == [(BACKFILL_KEYS[2], BACKFILL_KEYS[3])]
     check_invariants(harness.database)
+
+
+@pytest.mark.parametrize(("status", "cancelled"), [("FAILING", 0), ("CANCELED", 2)])
+def test_run_that_a_failed_dagster_backfill_cancelled_cancels_nothing(
+    harness: DefsHarness, run: dg.DagsterRun, status: str, cancelled: int
+) -> None:
+    """A person who cancels the Dagster backfill cancels its batches."""
+    backfill = PartitionBackfill(
+        backfill_id="of-a-person",
+        status=BulkActionStatus(status),
+        from_failure=False,
+        tags={},
+        backfill_timestamp=1_700_000_000.0,
+    )
+    harness.instance.add_backfill(backfill)
+    harness.instance.add_run_tags(run.run_id, {"dagster/backfill": backfill.backfill_id})
+    first = _batches(harness)[0].batch
+    with harness.database.attempts.claim(first, run_id=run.run_id, lease=LEASE):
+        harness.cancel_run(run)
+        assert f"Batches cancelled: {cancelled}" in harness.tick_run_ends()
+    assert harness.states().count("cancelled") == cancelled
+    launched = LAUNCHED in ranges(harness.tick(SENSOR).run_requests)
+    assert launched is (cancelled == 0)
 
 
 def test_cancelled_run_closes_its_open_attempt(harness: DefsHarness, run: dg.DagsterRun) -> None:

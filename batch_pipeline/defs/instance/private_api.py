@@ -62,6 +62,12 @@ def planned_assets(instance: dg.DagsterInstance, run_id: str) -> set[dg.AssetKey
     return {event.asset_key for event in events if event is not None}
 
 
+def is_backfill_failed(instance: dg.DagsterInstance, backfill_id: str) -> bool:
+    """Return whether Dagster gave up a backfill, and cancels its runs."""
+    backfill = instance.get_backfill(backfill_id)
+    return backfill is not None and backfill.status.value in ("FAILING", "FAILED")
+
+
 def tag_run(instance: dg.DagsterInstance, run_id: str, tag: str, value: str) -> None:
     """Add a tag to a run."""
     instance.add_run_tags(run_id, {tag: value})
