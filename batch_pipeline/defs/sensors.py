@@ -129,10 +129,11 @@ _MOST_DOUBLINGS = 5
 class LaunchCursor(SensorCursor):
     """The cursor of a sensor that launches batches.
 
-    `runs` counts the requested runs, so that run keys are unique; `tries` counts launches of keys
-    that are still due, the last one at `launched_at`; `looked_at` is the time of the last tick, and
-    `open_jobs` are the backfills that were unfinished then. `stream` names the stream to other
-    code locations. Times are seconds since 1970.
+    `runs` makes run keys unique: it counts the requested runs, from the time of the last tick, so
+    that a reset of the cursor does not repeat keys. `tries` counts launches of keys that are still
+    due, the last one at `launched_at`; `looked_at` is the time of the last tick, and `open_jobs`
+    are the backfills that were unfinished then. `stream` names the stream to other code locations.
+    Times are seconds since 1970.
     """
 
     runs: int = 0
@@ -162,7 +163,7 @@ class LaunchCursor(SensorCursor):
         times = {**self.launched_at, **dict.fromkeys(launched, self.looked_at)}
         return replace(
             self,
-            runs=self.runs + runs,
+            runs=max(self.runs + runs, round(self.looked_at)),
             tries={key: count for key, count in tries.items() if count},
             launched_at={key: times[key] for key in due if key in times},
         )

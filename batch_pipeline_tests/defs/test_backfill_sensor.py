@@ -34,6 +34,13 @@ def _run_keys(result: dg.SensorResult) -> set[str | None]:
     return {request.run_key for request in result.run_requests or []}
 
 
+def test_run_keys_are_not_repeated_after_a_reset_of_the_cursor() -> None:
+    """Only the first tick after it may repeat some."""
+    before = LaunchCursor(looked_at=1_000).after(KEYS, KEYS, 3)
+    reset = LaunchCursor(looked_at=1_060).after(KEYS, KEYS, 3)
+    assert reset.runs > before.runs + 3
+
+
 def test_batches_of_a_started_run_are_not_launched_again(harness: DefsHarness) -> None:
     """Runs that a user started count as well."""
     harness.plan()
