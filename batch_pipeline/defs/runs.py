@@ -83,13 +83,13 @@ def materializes(
     """Return whether a run materializes an asset; `job` is the Dagster job for it.
 
     Runs of a selection name their assets. For a run of a whole Dagster job that is not one of ours
-    (no stream tag), the events of its creation name them.
+    (no stream tag), its execution plan names them.
     """
     if run.job_name == job or asset_key in (run.asset_selection or ()):
         return True
     if run.asset_selection is not None or names.STREAM_TAG in run.tags:
         return False
-    return asset_key in planned_assets(instance, run.run_id)
+    return asset_key in planned_assets(instance, run)
 
 
 def partition_keys_of(run: dg.DagsterRun, order: KeyOrder) -> list[str]:

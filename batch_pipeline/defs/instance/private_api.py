@@ -55,11 +55,25 @@ def has_failed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> bool:
     return record is not None and record.status.value != "SUCCEEDED"
 
 
-def planned_assets(instance: dg.DagsterInstance, run_id: str) -> set[dg.AssetKey | None]:
-    """Return the assets that a run was created to materialize."""
-    planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-    events = (log.dagster_event for log in instance.all_logs(run_id, of_type=planned))
-    return {event.asset_key for event in events if event is not None}
+_MOST_PLANS = 1_000
+_planned: dict[str, Collection[dg.AssetKey]] = {}  # by the digest of an execution plan
+
+
+def planned_assets(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Collection[dg.AssetKey]:
+    """Return the assets that a run was created to materialize.
+
+    Runs of a Dagster job have the same execution plan, so that there are few of them to read.
+    """
+    plan = run.execution_plan_snapshot_id
+    if plan is None:
+        return ()
+    assets = _planned.get(plan)
+    if assets is None:
+        assets = instance.get_execution_plan_snapshot(plan).asset_selection
+        if len(_planned) >= _MOST_PLANS:
+            _planned.clear()
+        _planned[plan] = assets
+    return assets
 
 
 def is_backfill_failed(instance: dg.DagsterInstance, backfill_id: str) -> bool:
