@@ -188,7 +188,7 @@ class _PartitionWriter:
     def _table(self, batch: pa.RecordBatch) -> Table:
         """Return the table of a batch; columns of JSON text are checked and stay text."""
         columns, nonfinite = self._spec.columns, self._spec.stream.on_nonfinite
-        texts = [pa.types.is_string(arrow_type) for arrow_type in batch.schema.types]
+        texts = [kind in (pa.string(), pa.large_string()) for kind in batch.schema.types]
         # As Arrow represents them: JSON text and columns without values are strings.
         arrow_columns = [
             Column(name=column.name, type=ColumnType.STRING) if is_text else column

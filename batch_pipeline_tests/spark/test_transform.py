@@ -26,6 +26,7 @@ from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 PAGE = "transform_with_pyspark.md"
 
 MODULE = "batch_pipeline_tests.spark.transforms"
+LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 TYPES = {
     "boolean": "boolean",
     "integer": "integer",
@@ -99,9 +100,20 @@ def test_aggregating_transform_reads_each_record_once(run: EncodeRun) -> None:
     assert len(run.files()) == len(result.part_files) + 1
 
 
-@pytest.mark.parametrize("encoding", [Format.JSONL, Format.PARQUET])
-def test_identity_transform_keeps_every_value(run: EncodeRun, encoding: Format) -> None:
-    """Values of all types equal those without a transform."""
+@pytest.mark.parametrize(
+    ("encoding", "large"),
+    [(Format.JSONL, "false"), (Format.PARQUET, "false"), (Format.PARQUET, "true")],
+)
+def test_identity_transform_keeps_every_value(
+    run: EncodeRun,
+    session: SparkSession,
+    request: pytest.FixtureRequest,
+    encoding: Format,
+    large: str,
+) -> None:
+    """Values of all types equal those without a transform, also with Arrow's large types."""
+    session.conf.set(LARGE_TYPES, large)
+    request.addfinalizer(lambda: session.conf.unset(LARGE_TYPES))
     declared = SchemaRules(declared=RecordSchema.from_json(list(TYPES.items())))
     compression = Compression.GZIP if encoding is Format.JSONL else Compression.NONE
     run.configure(schema=declared, encoding=Encoding(format=encoding, compression=compression))
