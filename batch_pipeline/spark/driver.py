@@ -308,8 +308,9 @@ def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     if not file.is_file():
         return {}
     conf: dict[str, str] = {}
-    text = re.sub(r"\\\r?\n\s*", "", file.read_text(encoding="utf-8"))
-    for line in map(str.strip, text.splitlines()):
+    # A backslash continues a line, but not a comment.
+    for lines in re.findall(r"\s*[#!].*|(?:\\[\s\S]|.)+", file.read_text(encoding="utf-8")):
+        line = re.sub(r"\\\n\s*", "", lines).strip()
         setting = re.fullmatch(r"([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)", line)
         if setting is not None:
             conf[setting.group(1)] = re.sub(r"\\(.)", r"\1", setting.group(2))

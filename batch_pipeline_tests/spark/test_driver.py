@@ -116,8 +116,8 @@ def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
     """Comments, three kinds of separators, continued lines, escapes."""
     assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {}
     (tmp_path / "spark-defaults.conf").write_text(
-        "#spark.a 1\n! spark.b 2\n\nspark.c 3 and more\nspark.d=4\nspark.e : 5\nspark.f \\\n   6\n"
-        "spark.g C\\:\\\\x\nspark.empty=\n"
+        "#spark.a 1\\\n  #2\\\n! spark.b 2\\\nspark.c 3 and more\n\nspark.d=4\nspark.e : 5\n"
+        "spark.f \\\n   6\nspark.g C\\:\\\\x\nspark.empty=\n"
     )
     assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {
         "spark.c": "3 and more",
