@@ -140,20 +140,23 @@ def test_batch_loaded_concurrently_does_not_fail_with_its_group(
     assert [loading.label for loading in due(database)] == [FIRST]
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_backfill_waits_for_a_failed_batch_of_another_job(
-    database: Database, tmp_path: Path, in_order: bool
+@pytest.mark.parametrize(
+    ("fails_at", "in_order", "expected"),
+    [
+        (1, False, ["failed", "loaded", "loaded", "waits"]),
+        (4, False, ["loaded", "failed", "loaded", "loaded"]),
+        (4, True, ["loaded", "failed", "waits", "waits"]),
+    ],
+)
+def test_backfill_waits_for_a_failed_batch_of_its_items(
+    database: Database, tmp_path: Path, fails_at: int, in_order: bool, expected: list[str]
 ) -> None:
     """Otherwise, the batch would replace the newer records of the backfill when it is loaded."""
     published(database, tmp_path)
     backfill(database, tmp_path)
-    outcomes = load_due(load_context(database, tmp_path, FAILS_AT_FOUR, in_order=in_order))
-    assert outcomes == [
-        (FIRST, "loaded"),
-        (SECOND, "failed"),
-        (THIRD, "waits"),
-        (f"2023:{FIRST}", "waits"),
-    ]
+    body = FAILS_AT_FOUR.replace("== 4", f"== {fails_at}")
+    outcomes = load_due(load_context(database, tmp_path, body, in_order=in_order))
+    assert outcomes == [*zip([FIRST, SECOND, THIRD, f"2023:{FIRST}"], expected, strict=True)]
 
 
 def test_load_gives_up_after_three_failures_in_a_row(database: Database, tmp_path: Path) -> None:
