@@ -40,31 +40,37 @@ _NARROW = 20  # minimum columns for the text of a fact; with fewer, lines are no
 
 
 def visible(text: str) -> str:
-    """Escape the characters that a terminal interprets, except line feeds and tabs."""
+    """Escape the characters that a terminal interprets, except line feeds and tabs.
+
+    The consoles below expand tabs.
+    """
     # JSON decodes an escape to the same character.
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class _PlainConsole(Console):
-    """A console that escapes the characters that a terminal interprets."""
+    """A console that escapes what a terminal interprets; `[…]` and `:…:` are text."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print like the console of `rich`."""
         super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **how)
 
 
-out = _PlainConsole(highlight=False, soft_wrap=True)
-err = _PlainConsole(stderr=True, highlight=False, soft_wrap=True)
+out = _PlainConsole()
+err = _PlainConsole(stderr=True)
 
 
 def say(text: str = "") -> None:
-    """Print a line; square brackets in it are text, not markup."""
-    out.print(text, markup=False)
+    """Print a line."""
+    out.print(text)
 
 
 def head(text: str) -> None:
     """Print a heading."""
-    out.print(text, style="bold", markup=False)
+    out.print(text, style="bold")
 
 
 def fact(name: str, text: str, *, style: str | None = None) -> None:
@@ -84,7 +90,7 @@ def fact(name: str, text: str, *, style: str | None = None) -> None:
             break_on_hyphens=False,
         )
     for line in lines:
-        out.print(line, style=style, markup=False)
+        out.print(line, style=style)
 
 
 def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
@@ -107,12 +113,12 @@ def _first(lines: Sequence[str], most: int) -> list[str]:
 
 def print_error(text: str) -> None:
     """Print an error in click's format."""
-    err.print(f"Error: {text}", style="red", markup=False)
+    err.print(f"Error: {text}", style="red")
 
 
 def note(text: str) -> None:
     """Print a note: not an error, but worth knowing."""
-    err.print(f"Note: {text}", style="yellow", markup=False)
+    err.print(f"Note: {text}", style="yellow")
 
 
 def print_next(steps: Iterable[tuple[str, str]]) -> None:
@@ -187,7 +193,7 @@ class _Handler(logging.Handler):
             self._bar.update(self._task, description=text)
         elif "done" not in facts:
             self._move(self._bar.tasks[0].completed + 1)
-            self._bar.console.print(f"  {text}", markup=False)
+            self._bar.console.print(f"  {text}")
         elif not self._is_stepwise:
             if facts["done"] == 0:
                 self._begin(text, facts["total"])

@@ -102,7 +102,7 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
     else:
         for one in findings:
             out.print(f"{one.level.value:<5}", style=_STYLES[one.level], end="")
-            out.print(f"{one.subject}: {one.text}", markup=False)
+            out.print(f"{one.subject}: {one.text}")
     if not is_well:
         sys.exit(EXIT_OPERATOR)
 

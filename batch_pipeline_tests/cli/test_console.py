@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from batch_pipeline.cli.console import ago, at, exit_code, exit_on_errors, lasting
+from batch_pipeline.cli.console import ago, at, exit_code, exit_on_errors, lasting, print_error, say
 from batch_pipeline.cli.run import _record_counts
 from batch_pipeline.model.errors import (
     BatchDataError,
@@ -38,6 +38,13 @@ def test_time_is_shown_with_its_age() -> None:
     assert ago(NOON, NOON + timedelta(minutes=5)) == "5 minutes ago"
     assert ago(NOON, NOON + timedelta(seconds=5)) == "just now"
     assert at(NOON, NOON + timedelta(days=3)) == f"{NOON:%Y-%m-%d} 12:00:00 UTC, 3 days ago"
+
+
+def test_text_between_colons_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not as the emoji of that name: it may be a part of a path."""
+    say("/out:100:/[a]")
+    print_error("call :phone: 1")
+    assert capsys.readouterr() == ("/out:100:/[a]\n", "Error: call :phone: 1\n")
 
 
 @pytest.mark.parametrize(
