@@ -45,7 +45,7 @@ def demo(reset: bool) -> None:
     Example:
       batch-pipeline demo --reset
     """
-    from batch_pipeline.config.stream_file import load_streams
+    from batch_pipeline.config.stream_file import read_stream_file
     from batch_pipeline.singer.messages import batch_message
 
     started = time.monotonic()
@@ -53,8 +53,7 @@ def demo(reset: bool) -> None:
         folder = pipeline.home.path / "demo"
         if reset:
             _forget(pipeline)
-        write_demo(folder)
-        [stream] = load_streams(folder / "streams").values()
+        stream = read_stream_file(write_demo(folder))
         say(f"{_FILES} daily order files are in {folder / 'landing'}; one has a malformed")
         say("line, one only a header, one is empty; from the middle on there is one more column.")
         with progress():
@@ -82,15 +81,16 @@ def _print_next(streams: Path) -> None:
 
 
 def _forget(pipeline: "Pipeline") -> None:
-    from batch_pipeline.config.stream_file import load_streams
+    """Delete the stream of the demo and its files, and no others in the demo's folder."""
+    from batch_pipeline.config.stream_file import read_stream_file
     from batch_pipeline.defs.instance.dagster_home import forget_stream
 
     folder = pipeline.home.path / "demo"
     with pipeline.home.lock("batch-pipeline demo --reset"):
-        if (folder / "streams").exists():
-            for stream in load_streams(folder / "streams").values():
-                forget_stream(pipeline, stream)
-        shutil.rmtree(folder, ignore_errors=True)
+        if (folder / _STREAM_PATH).exists():
+            forget_stream(pipeline, read_stream_file(folder / _STREAM_PATH))
+        for one in ("landing", "batches", _STREAM_PATH.parent):
+            shutil.rmtree(folder / one, ignore_errors=True)
 
 
 _T = TypeVar("_T")
@@ -129,6 +129,7 @@ _NOTES = (
 )
 _DISCOUNTS = ("WELCOME10", "SPRING", "TEAM-25")
 
+_STREAM_PATH = Path("streams", "demo_orders", "defs.yaml")
 _STREAM_FILE = """\
 type: batch_pipeline.BatchStream
 attributes:
@@ -146,8 +147,8 @@ attributes:
 """
 
 
-def write_demo(folder: Path) -> None:
-    """Write 60 order files into `<folder>/landing` and `<folder>/streams/demo_orders/defs.yaml`.
+def write_demo(folder: Path) -> Path:
+    """Write 60 order files into `<folder>/landing`, and the stream file, whose path is returned.
 
     Order files of the same size and an existing stream file are not changed; files appear under
     their names only when complete.
@@ -164,9 +165,10 @@ def write_demo(folder: Path) -> None:
         name = f"orders-{day:%Y-%m-%d}.csv"
         _write(folder / "landing" / name, "" if number == _EMPTY else text, closed_at)
         order_id += count
-    stream_file = folder / "streams" / "demo_orders" / "defs.yaml"
+    stream_file = folder / _STREAM_PATH
     if not stream_file.exists():
         _write(stream_file, _STREAM_FILE, _FIRST_DAY)
+    return stream_file
 
 
 def _day_file(draw: Random, number: int, order_ids: range) -> str:

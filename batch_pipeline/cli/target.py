@@ -62,7 +62,14 @@ class TargetBatchPipeline(LandingTarget):
     @cached_property
     def _streams(self) -> dict[str, Stream]:
         """The streams with valid files; a target does not report the other files."""
-        return load_valid_streams(self._pipeline.settings.streams)[0]
+        return load_valid_streams(self._streams_folder)[0]
+
+    @property
+    def _streams_folder(self) -> Path:
+        """The folder of stream files; never the demo's by default, which is not for new files."""
+        settings = self._pipeline.settings
+        is_given = "streams" in settings.model_fields_set
+        return settings.streams if is_given else Path.cwd() / "streams"
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
         """Return the landing of a Singer stream; write a stream file if there is none.
@@ -94,8 +101,8 @@ class TargetBatchPipeline(LandingTarget):
 
     def _described(self, name: str) -> Stream | None:
         """Read the file in the stream's own folder again: it may be invalid, or new."""
-        path = self._pipeline.settings.streams / name / FILE_NAME
-        if path not in find_stream_files(self._pipeline.settings.streams):
+        path = self._streams_folder / name / FILE_NAME
+        if path not in find_stream_files(self._streams_folder):
             return None
         stream = read_stream_file(path)
         return stream if stream.name == name else None
@@ -106,7 +113,7 @@ class TargetBatchPipeline(LandingTarget):
             if other.identifier == identifier_of(name):
                 problem = f"has the same name in Dagster as {other.name!r}, so neither would run"
                 raise unusable_landing(name, problem)
-        place = self._pipeline.settings.streams / name
+        place = self._streams_folder / name
         text, schema = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
         try:

@@ -1,11 +1,15 @@
 """The files of the demo."""
 
 import hashlib
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from batch_pipeline.cli.demo import _print_next, write_demo
+from batch_pipeline.app import Pipeline
+from batch_pipeline.cli.demo import _forget, _print_next, write_demo
+from batch_pipeline_tests.seeds import register
 
 
 @pytest.fixture
@@ -66,6 +70,23 @@ def test_second_write_restores_order_files_and_keeps_the_stream_file(demo: Path)
     assert first.read_bytes() == original
     assert second.exists()
     assert stream_file.read_text() == "# mine\n"
+
+
+def test_reset_deletes_the_stream_of_the_demo_and_no_other(demo: Path, database_url: str) -> None:
+    settings = {"home": demo.parent, "inventory_conn": database_url}
+    other = demo / "streams" / "invoices"
+    shutil.copytree(demo / "streams" / "demo_orders", other)
+    text = (other / "defs.yaml").read_text()
+    (other / "defs.yaml").write_text(text.replace("demo_orders", "invoices"))
+    (demo / "batches").mkdir()
+    with closing(Pipeline.from_environment({}, settings)) as pipeline:
+        items = {name: pipeline.database.meta_table(name) for name in ("demo_orders", "invoices")}
+        for name in items:
+            register(pipeline.database, 1, name=name)
+        _forget(pipeline)
+        left = [name for name, table in items.items() if table.find("1")]
+    assert (left, list(demo.iterdir())) == (["invoices"], [demo / "streams"])
+    assert list((demo / "streams").iterdir()) == [other]
 
 
 def _file_stats(folder: Path) -> dict[Path, tuple[int, int, int]]:

@@ -302,6 +302,18 @@ def test_created_stream_file_has_keys_and_columns_of_schema(home: TargetHome) ->
     assert created.source.uri == to_uri(home.files(created.name)[0].parent)
 
 
+def test_stream_file_is_not_created_in_the_folder_of_the_demo(
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the streams folder while there is no other."""
+    monkeypatch.delenv("BATCH_PIPELINE_STREAMS")
+    monkeypatch.chdir(home.root)
+    demo = home.root / "home/demo/streams"
+    demo.mkdir(parents=True)
+    home.run(schema(), record(1))
+    assert (list(load_streams(home.root / "streams")), list(demo.iterdir())) == (["orders"], [])
+
+
 def test_columns_of_schema_with_references_are_inferred(home: TargetHome) -> None:
     shape = {"properties": {"id": {"$ref": "#/$defs/id"}}, "$defs": {"id": {"type": "integer"}}}
     home.run(schema(schema=shape), record(1, record={"id": 1}))
