@@ -126,7 +126,6 @@ def _report(
     batches = database.batches
     statuses = [*batches.statuses(stream.name), *batches.late_statuses(stream.name)]
     states = Counter(one.state for one in statuses)
-    ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
     waiting = status and status.waiting
     oldest = status.oldest if status is not None and status.waiting.items else None
@@ -144,7 +143,7 @@ def _report(
         "items_unpublished": waiting and waiting.items,
         "bytes_unpublished": waiting and waiting.size_bytes,
         "oldest_seconds": None if oldest is None else round(oldest.total_seconds(), 1),
-        "last_published_at": max((at for at in ends if at is not None), default=None),
+        "last_published_at": database.change_feed.last_published_at(stream.name),
         "warnings": [one.sentence for one in database.stream_statuses.many_partitions(stream.name)],
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [

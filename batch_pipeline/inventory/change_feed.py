@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, select_statuses
-from batch_pipeline.inventory.connection import fetch_column, fetch_rows, transaction
+from batch_pipeline.inventory.connection import fetch_column, fetch_rows, fetch_value, transaction
 from batch_pipeline.inventory.jobs import is_job_of, is_paused
 from batch_pipeline.inventory.tables import (
     UNFINISHED,
@@ -71,13 +71,12 @@ class ChangeFeed:
 
         Backfills are left out. Times are those of the database's clock.
         """
-        query = (
-            sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
-            .select_from(attempts_of_jobs)
-            .where(is_job_of(stream, *OWN_KINDS), attempt.c.status == AttemptStatus.SUCCEEDED)
-            .group_by(attempt.c.batch_id)
-        )
-        return {row.batch_id: row.at for row in fetch_rows(self.engine, query)}
+        return {row.batch_id: row.at for row in fetch_rows(self.engine, _published_at(stream))}
+
+    def last_published_at(self, stream: str) -> datetime | None:
+        """Return when a batch of a stream was last published; backfills are left out."""
+        newest = sa.select(sa.func.max(_published_at(stream).subquery().c.at))
+        return fetch_value(self.engine, newest)
 
     def since(
         self, stream: str, kinds: Sequence[JobKind], cursors: Mapping[int, Cursor]
@@ -168,6 +167,15 @@ class ChangeFeed:
         )
         is_open = sa.and_(is_job_of(stream, JobKind.BACKFILL), sa.or_(waits, runs))
         return fetch_column(self.engine, sa.select(job.c.name).where(is_open).order_by(job.c.id))
+
+
+def _published_at(stream: str) -> sa.Select[Any]:
+    return (
+        sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
+        .select_from(attempts_of_jobs)
+        .where(is_job_of(stream, *OWN_KINDS), attempt.c.status == AttemptStatus.SUCCEEDED)
+        .group_by(attempt.c.batch_id)
+    )
 
 
 def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequence[_Row]:

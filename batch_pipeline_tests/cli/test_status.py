@@ -192,7 +192,10 @@ def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsHa
 def test_status_json_has_batches_ages_and_times(project: DefsHarness) -> None:
     publish(project, project.database.batches.batch("orders", FIRST))
     fail_attempt(project, SECOND)
+    (published,) = run_json(invoke, "status")["streams"]
+    fail_attempt(project, FIRST)  # encoded again
     (report,) = run_json(invoke, "status")["streams"]
+    assert report["last_published_at"] == published["last_published_at"]
     assert (report["items_waiting"], report["items_unpublished"]) == (0, 9)
     assert report["oldest_seconds"] > 0
     assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
