@@ -17,7 +17,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from batch_pipeline.cli.console import ReaderGoneError, exit_on_errors
+from batch_pipeline.cli.console import exit_on_errors, reader_gone_raised
 from batch_pipeline.cli.options import VARIABLE, Suggestions, left_out_reported
 
 # Imported modules are never garbage: scanning them took a tenth of a command's start time.
@@ -117,11 +117,13 @@ class _Commands(Suggestions):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. Unlike in click, a closed output is not an error."""
-        try:
-            with left_out_reported(ctx):
-                return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise ReaderGoneError from error
+        with reader_gone_raised(), left_out_reported(ctx):
+            return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse options, of which `--help` and `--version` print."""
+        with reader_gone_raised():
+            return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""

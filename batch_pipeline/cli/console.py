@@ -58,6 +58,10 @@ class _PlainConsole(Console):
         """Print like the console of `rich`."""
         super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **how)
 
+    def on_broken_pipe(self) -> None:
+        """Raise, unlike the console of `rich`, which exits with code 1."""
+        raise BrokenPipeError
+
 
 out = _PlainConsole()
 err = _PlainConsole(stderr=True)
@@ -282,6 +286,15 @@ def exit_with(errors: Collection[PipelineError]) -> None:
 
 class ReaderGoneError(Exception):
     """The reader of our output has closed it, as in `… | head`."""
+
+
+@contextmanager
+def reader_gone_raised() -> Iterator[None]:
+    """Raise `ReaderGoneError` for a `BrokenPipeError`, for which click exits with code 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
 
 
 @contextmanager

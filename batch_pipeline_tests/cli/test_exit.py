@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -69,6 +70,27 @@ def test_closing_the_terminal_stops_dev_unless_nohup_started_it(handler: Any, st
         for number, restored in before.items():
             signal.signal(number, restored)
     assert stop.is_set() is stops
+
+
+PRINTED = "from batch_pipeline.cli.console import *\nwith exit_on_errors(''): {}('text')"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "batch_pipeline", "--help"),
+        ("-m", "batch_pipeline", "run", "--help"),
+        ("-c", PRINTED.format("say")),
+        ("-c", PRINTED.format("print_json")),
+    ],
+)
+def test_command_whose_output_is_closed_exits_like_other_filters(words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as output:
+        command = [sys.executable, *words]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def run(end: str) -> "subprocess.CompletedProcess[str]":
