@@ -102,9 +102,32 @@ def read_stream_file(path: Path) -> Stream:
 
 
 def find_stream_files(folder: Path) -> list[Path]:
-    """List `<folder>/<name>/defs.yaml` by name, without hidden folders; empty without a folder."""
-    files = folder.glob(f"*/{FILE_NAME}")
-    return sorted(path for path in files if not path.parent.name.startswith("."))
+    """List `<folder>/<name>/defs.yaml` by name, without hidden folders; empty without a folder.
+
+    A file that cannot be examined is listed, since reading it raises the reason.
+
+    Raises:
+        StreamFileError: the folder cannot be listed.
+    """
+    try:
+        entries = [one for one in sorted(folder.iterdir()) if not one.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        problem = f"the folder cannot be listed ({error.strerror or type(error).__name__})"
+        step = "No stream was loaded. Make it readable or correct BATCH_PIPELINE_STREAMS."
+        raise StreamFileError(str(folder), None, problem, step) from error
+    return [path for one in entries if _may_exist(path := one / FILE_NAME)]
+
+
+def _may_exist(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def load_streams(folder: Path) -> dict[str, Stream]:
@@ -130,7 +153,11 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     """
     read, errors, streams = [], [], {}
     by_identifier: dict[str, list[tuple[Path, str]]] = defaultdict(list)
-    for path in find_stream_files(folder):
+    try:
+        paths = find_stream_files(folder)
+    except StreamFileError as error:
+        return {}, [error]
+    for path in paths:
         try:
             document = _parse(path)
             value = document.value

@@ -236,6 +236,18 @@ def test_load_streams_without_stream_file_is_rejected(tmp_path: Path, folder: st
     assert load_valid_streams(tmp_path / folder) == ({}, [])
 
 
+def test_stream_that_cannot_be_examined_is_an_error(tmp_path: Path) -> None:
+    """Such as one in a folder of another user; root may enter all, but no circle of links."""
+    stream_file(tmp_path, MINIMAL)
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "notes.txt").write_text("")
+    streams, [error] = load_valid_streams(tmp_path)
+    assert list(streams) == ["orders"]
+    assert f"{tmp_path}/circle/defs.yaml: the file cannot be read (Too many" in str(error)
+    with pytest.raises(StreamFileError, match=r"circle: the folder cannot be listed \(Too"):
+        load_streams(tmp_path / "circle")
+
+
 @pytest.mark.parametrize("names", [("orders", "orders"), ("or.ders", "or-ders")])
 def test_streams_with_a_duplicate_name_are_not_loaded(
     tmp_path: Path, names: tuple[str, str]
