@@ -1,5 +1,6 @@
 """The command `explain`: the state and history of a file or a batch."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -82,9 +83,9 @@ def explain(file: str, as_json: bool) -> None:
 
 def _location(file: str) -> str:
     """Return the URI of a path to a file; file names and ids are returned unchanged."""
-    if "://" in file or ("/" not in file and not Path(file).exists()):
+    if "://" in file or ("/" not in file and not os.path.lexists(file)):
         return as_s3(file)
-    return to_uri(Path(file).absolute())
+    return to_uri(os.path.normpath(Path(file).absolute()))
 
 
 def _items(pipeline: "Pipeline", stream: "Stream", location: str) -> "list[Item]":

@@ -65,7 +65,7 @@ class LocalFileSystem(FileSystem):
         """Resolve a URI, an absolute path, or a path relative to the current folder or `folder`."""
         root = Path(to_path(folder))
         path = Path(to_path(written)) if written.startswith("file:") else Path(written)
-        path = Path(os.path.normpath(path.absolute() if path.exists() else root / path))
+        path = Path(os.path.normpath(path.absolute() if os.path.lexists(path) else root / path))
         return str(path.relative_to(root)) if path.is_relative_to(root) else None
 
     def list(

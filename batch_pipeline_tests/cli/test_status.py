@@ -25,6 +25,7 @@ from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import OLDER
+from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
@@ -228,6 +229,15 @@ def test_explain_starts_with_the_current_state(project: DefsHarness) -> None:
         lines = run_lines("explain", item)
         assert lines[1] == f"  now         {now}"
         assert lines[2].startswith(f"  {following}")
+
+
+def test_explain_finds_a_path_with_dots_and_takes_any_name(project: DefsHarness) -> None:
+    items = run_json(invoke, "explain", "1")["items"]
+    path = Path(to_path(items[0]["location"]))
+    dotted = path.parent / "no" / ".." / ".." / path.parent.name / path.name
+    assert run_json(invoke, "explain", str(dotted))["items"] == items
+    for name in ("x" * 300, f"{path}/{'x' * 300}"):
+        assert f"{name} is not a registered item" in invoke("explain", name).stdout
 
 
 def test_lines_wrap_between_words_on_a_terminal(
