@@ -59,7 +59,7 @@ def init(
     with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", proposal.batches_folder)
-    made = write_project(there, proposal.stream.name, text_of(proposal), ignored=ignored)
+    made = write_project(there, proposal.stream, text_of(proposal), ignored=ignored)
     if as_json:
         print_json(
             proposal_json(proposal)

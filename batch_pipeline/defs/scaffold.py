@@ -11,6 +11,7 @@ from pathlib import Path
 from batch_pipeline.config.stream_file import FILE_NAME, load_valid_streams
 from batch_pipeline.config.stream_proposal import project_not_made
 from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.stream import Stream
 
 STREAMS = "streams"
 _OF_DAGSTER = ("dagster.yaml", "workspace.yaml")
@@ -25,15 +26,15 @@ class Project:
     kept: Mapping[Path, str]
 
 
-def write_project(folder: Path, name: str, text: str, *, ignored: tuple[str, ...]) -> Project:
+def write_project(folder: Path, stream: Stream, text: str, *, ignored: tuple[str, ...]) -> Project:
     """Write the files of a project that are missing; `ignored` are folders for `.gitignore`.
 
     Raises:
         ConfigurationError: the stream exists already, or a file cannot be written.
     """
-    _check_new(folder, name)
+    _check_new(folder, stream)
     packaged = files("batch_pipeline.defs.instance")
-    texts = {folder / STREAMS / name / FILE_NAME: text}
+    texts = {folder / STREAMS / stream.name / FILE_NAME: text}
     texts |= {folder / one: (packaged / one).read_text(encoding="utf-8") for one in _OF_DAGSTER}
     texts[folder / _IGNORED] = "".join(f"{one}/\n" for one in ignored)
     written: list[Path] = []
@@ -57,22 +58,24 @@ def write_project(folder: Path, name: str, text: str, *, ignored: tuple[str, ...
     return Project(written=tuple(written), kept=kept)
 
 
-def _check_new(folder: Path, name: str) -> None:
+def _check_new(folder: Path, stream: Stream) -> None:
     """Check that a project has no such stream yet.
 
     Raises:
-        ConfigurationError: the stream or its file exists already.
+        ConfigurationError: the stream, one of the same name in Dagster, or the file exists already.
     """
-    path = folder / STREAMS / name / FILE_NAME
+    path = folder / STREAMS / stream.name / FILE_NAME
     other = "choose another name with --name, or remove the file"
     if path.exists():
         step = f"It defines how the stream runs: edit it by hand, {other}."
         raise project_not_made(str(path), "already exists", step)
     known, _ = load_valid_streams(folder / STREAMS)
-    if name in known:
-        where = str(folder / STREAMS)
-        problem = f"already has the stream {name}, in a folder with another name"
-        raise project_not_made(where, problem, f"Edit that one by hand, {other}.")
+    for name in (one.name for one in known.values() if one.identifier == stream.identifier):
+        where = "in a folder with another name"
+        if name != stream.name:
+            where = f"the same in Dagster as {stream.name}"
+        problem = f"already has the stream {name}, {where}"
+        raise project_not_made(str(folder / STREAMS), problem, f"Edit that one by hand, {other}.")
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:

@@ -107,6 +107,10 @@ def test_init_of_an_existing_stream_fails_and_writes_nothing(run: Run, landing: 
     assert "already has the stream sales" in str(result.exception)
     assert Path("streams/other/defs.yaml").read_text() == before
     assert not stream_file.exists()
+    run("--from", str(landing), "--name", "a_b")
+    error = str(run("--from", str(landing), "--name", "a-b").exception)
+    assert "already has the stream a_b, the same in Dagster as a-b. Nothing was" in error
+    assert set(load_streams(Path("streams"))) == {"sales", "a_b"}
 
 
 def test_init_creates_the_given_folder_and_prints_cd(
