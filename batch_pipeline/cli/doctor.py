@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -233,11 +234,12 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
         text = f"{failpoint.VARIABLE} is set, {what}. Unset it."
         yield warning("settings", text)
     if file := environment.get(ENV_FILE):
-        mode = Path(file).expanduser().stat().st_mode
+        path = Path(file).expanduser()
+        mode = path.stat().st_mode
         if mode & 0o077:
             text = (
                 f"other users can access {file} (mode {mode & 0o777:04o}), which may have "
-                f"passwords. Run `chmod 600 {file}`."
+                f"passwords. Run `chmod 600 {shlex.quote(str(path))}`."
             )
             yield warning("settings", text)
     used = ", ".join(name for name in given if name in known) or "none"
@@ -320,7 +322,7 @@ def check_home(home: Home) -> Iterator[Finding]:
     if facts.st_mode & _FOLDERS_OF_OTHERS:
         text = (
             f"other users can access {home.path} (mode {facts.st_mode & 0o777:04o}), which has the "
-            f"database and the logs. Run `chmod 700 {home.path}`."
+            f"database and the logs. Run `chmod 700 {shlex.quote(str(home.path))}`."
         )
         yield warning("home", text)
     if facts.st_uid != os.geteuid():

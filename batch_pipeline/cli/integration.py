@@ -1,5 +1,6 @@
 """The commands `files`, `messages`, `metrics` and `pack`, for other programs."""
 
+import shlex
 import sys
 import threading
 from contextlib import suppress
@@ -179,4 +180,4 @@ def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
     say(f"{file}: {format_bytes(size_bytes)}, for Python {note.python} on {note.platform}")
     for name, version in {"batch-pipeline": note.release, **note.distributions}.items():
         say(f"  {name} {version}")
-    say(f"To use it, set BATCH_PIPELINE_SPARK_PACKED={file}")
+    say(f"To use it, set BATCH_PIPELINE_SPARK_PACKED={shlex.quote(str(file))}")

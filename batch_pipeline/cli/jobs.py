@@ -1,5 +1,6 @@
 """The commands `jobs list`, `pause`, `resume`, `cancel`, `retry` and `split`."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,11 @@ def _opened() -> "Iterator[Pipeline]":
             raise
 
 
+def _words(job: str, meta_table: str | None) -> str:
+    """Return the arguments that name a job."""
+    return shlex.join([job, *(["--meta-table", meta_table] if meta_table else [])])
+
+
 class _Jobs(Suggestions):
     """Group that runs `list` if no command is given."""
 
@@ -56,7 +62,7 @@ class _Jobs(Suggestions):
         """Return the command; earlier releases accepted the name of a job in its place."""
         names = self.list_commands(ctx)
         if not (ctx.resilient_parsing or closest(args[0], names)):
-            meant = f"batch-pipeline jobs list {args[0]}"
+            meant = f"batch-pipeline jobs list {shlex.quote(args[0])}"
             ctx.fail(f"No such command {args[0]!r}. Did you mean `{meant}`?")
         return super().resolve_command(ctx, args)
 
@@ -131,7 +137,9 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
         table = pipeline.job(job, meta_table).meta_table
         one = pipeline.database.jobs.pause(job, reason, table)
     why = f" ({one.paused})" if one.paused else ""
-    text = f"{job} is paused{why}. `batch-pipeline jobs resume {job}` resumes it."
+    text = (
+        f"{job} is paused{why}. `batch-pipeline jobs resume {_words(job, meta_table)}` resumes it."
+    )
     print_json(_job(one)) if as_json else say(text)
 
 
@@ -183,7 +191,7 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
         say(f"{job}: nothing to cancel.")
     else:
         say(f"{job}: batches cancelled: {done.batches}, while running: {done.attempts}.")
-        say(f"`batch-pipeline jobs retry {job}` retries them.")
+        say(f"`batch-pipeline jobs retry {_words(job, meta_table)}` retries them.")
 
 
 @jobs.command()
@@ -211,7 +219,8 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     text = f"batches that will be retried: {count}." if count else "nothing to retry."
     say(f"{job}: {text}")
     if one.paused is not None and count:
-        note(f"{job} is paused; `batch-pipeline jobs resume {job}` lets them start.")
+        resume = f"batch-pipeline jobs resume {_words(job, meta_table)}"
+        note(f"{job} is paused; `{resume}` lets them start.")
 
 
 @jobs.command()

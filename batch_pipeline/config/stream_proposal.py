@@ -7,6 +7,7 @@ files, only size and position in the listing are kept.
 import glob
 import os
 import re
+import shlex
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -429,7 +430,8 @@ def _location_of(place: str) -> str:
         raise project_not_made(place, "is not a folder or bucket", step) from error
     path = Path(shown(uri))
     if uri.startswith("file:") and path.is_file():
-        step = f"Name its folder: --from {path.parent} --include {path.name}"
+        words = ("--from", str(path.parent), "--include", path.name)
+        step = f"Name its folder: {shlex.join(words)}"
         raise project_not_made(str(path), "is a file, not a folder", step)
     if uri.startswith("file:") and not path.is_dir():
         step = "Correct --from, or create the folder and copy files there first."

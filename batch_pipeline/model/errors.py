@@ -13,6 +13,7 @@ and the Dagster definitions translate errors into exit codes and failures.
 import difflib
 import errno
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ class AmbiguousJobError(ConfigurationError):
     def sentence(self) -> str:
         return (
             f"There are jobs {self.job!r} on {', '.join(self.meta_tables)}. Nothing was done. Name "
-            f"the meta table too (`--meta-table {self.meta_tables[0]}`)."
+            f"the meta table too (`--meta-table {shlex.quote(self.meta_tables[0])}`)."
         )
 
 
@@ -200,7 +201,8 @@ class JobChangedError(ConfigurationError):
 
 def resume_step(job: str, reason: str) -> str:
     """Return how to resume a paused job; empty if it would be paused again for its reason."""
-    return "" if reason.startswith(OLDER) else f"`batch-pipeline jobs resume {job}` resumes it."
+    resume = f"batch-pipeline jobs resume {shlex.quote(job)}"
+    return "" if reason.startswith(OLDER) else f"`{resume}` resumes it."
 
 
 @dataclass(eq=False)
@@ -247,7 +249,8 @@ class UnknownBatchError(ConfigurationError):
         """Build the error for a name or number that matches no live batch of the job."""
         return cls(
             f"Job {job!r} has no batch {batch!r}. Nothing was done. "
-            f"`batch-pipeline jobs list {job}` lists unfinished batches by name and number."
+            f"`batch-pipeline jobs list {shlex.quote(job)}` lists unfinished batches by name and "
+            f"number."
         )
 
 

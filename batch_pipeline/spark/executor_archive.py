@@ -12,6 +12,7 @@ import io
 import json
 import platform
 import re
+import shlex
 import sys
 import tarfile
 import tempfile
@@ -153,7 +154,7 @@ def _check_suffix(archive: Path) -> None:
 def _archive_error(archive: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
         f"The packed archive {archive} cannot be made or used: {reason}. Nothing was "
-        f"started. Run `batch-pipeline pack {archive}` with the Python that runs "
+        f"started. Run `batch-pipeline pack {shlex.quote(str(archive))}` with the Python that runs "
         f"batch-pipeline, and set BATCH_PIPELINE_SPARK_PACKED to its path."
     )
 

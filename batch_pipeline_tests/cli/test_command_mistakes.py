@@ -9,6 +9,7 @@ from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline_tests.cli.commands import invoke, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
+from batch_pipeline_tests.seeds import execute
 
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 
@@ -56,6 +57,19 @@ def test_pause_distinguishes_unknown_streams_from_new_ones(project: DefsHarness)
         "The stream 'orders' has no job yet. Nothing was done. `batch-pipeline plan orders` "
         "creates it."
     )
+
+
+def test_advised_commands_can_be_pasted(project: DefsHarness) -> None:
+    """The library's jobs may have any name, and several tables may have a job of a name."""
+    for table in ("ops.files", "ops.more"):
+        insert = "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('redo 20', :table)"
+        execute(project.database, insert, table=table)
+    again = "'redo 20' --meta-table ops.files"
+    paused = invoke("jobs", "pause", "redo 20", "--meta-table", "ops.files")
+    assert f"`batch-pipeline jobs resume {again}` resumes it" in paused.output
+    unknown = invoke("jobs", "split", "redo 20", "--meta-table", "ops.more", "--batch", "9")
+    assert "`batch-pipeline jobs list 'redo 20'` lists" in str(unknown.exception)
+    assert "`batch-pipeline jobs list 'redo 20'`?" in invoke("jobs", "redo 20").output
 
 
 def test_resumed_backfill_of_a_paused_stream_stays_paused(project: DefsHarness) -> None:

@@ -71,12 +71,12 @@ def test_variables_are_one_finding_and_each_questionable_one_another() -> None:
 
 
 def test_env_file_readable_by_others_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "my.env"
+    path = tmp_path / "my own.env"
     path.write_text("BATCH_PIPELINE_META_CONN=postgresql://me:secret@there/db\n")
     path.chmod(0o640)
     (level, _, text), _ = check_environment(BATCH_PIPELINE_ENV_FILE=str(path))
     assert level == "warn"
-    assert text.endswith(f"(mode 0640), which may have passwords. Run `chmod 600 {path}`.")
+    assert text.endswith(f"(mode 0640), which may have passwords. Run `chmod 600 '{path}'`.")
     path.chmod(0o600)
     assert len(check_environment(BATCH_PIPELINE_ENV_FILE=str(path))) == 1
 
@@ -127,7 +127,7 @@ def make_java_home(folder: Path, version: str) -> Path:
 
 
 def test_home_readable_by_others_is_reported(tmp_path: Path) -> None:
-    home = Home(path=tmp_path / "home")
+    home = Home(path=tmp_path / "my home")
     home.ensure()
     assert as_tuples(check_home(home)) == [("ok", "home", f"{home.path}; not in use.")]
     home.path.chmod(0o710)
@@ -136,7 +136,7 @@ def test_home_readable_by_others_is_reported(tmp_path: Path) -> None:
     (level, _, text), _ = as_tuples(check_home(home))
     assert level == "warn"
     assert "(mode 0750)" in text
-    assert text.endswith(f"Run `chmod 700 {home.path}`.")
+    assert text.endswith(f"Run `chmod 700 '{home.path}'`.")
 
 
 def test_home_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:

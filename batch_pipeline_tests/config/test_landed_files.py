@@ -225,7 +225,7 @@ def test_folder_with_special_characters_in_its_name_is_read_back(
         ({"a.csv": b"", "b.csv": b""}, {}, "all files are empty"),
         ({"a.zip": b"PK\x03\x04...."}, {}, "1 a[*].zip: is a zip archive"),
         ({"a.csv": CSV}, {"name": "my sales"}, "--name my sales: is not a valid stream name"),
-        ({"1.csv": CSV, "2.csv": CSV}, {"place": "{data}/1.csv"}, "is a file, not a folder"),
+        ({"1 a.csv": CSV}, {"place": "{data}/1 a.csv"}, "is a file, not .* --include '1 a.csv'"),
         ({"1.csv": CSV}, {"place": "{data}/2"}, "there is no such folder"),
         ({"1.csv": CSV}, {"place": "ftp://host/a"}, "is not a folder or bucket"),
         ({"a-1.csv": b"id,id\n1,2\n", "a-2.csv": CSV}, {}, "a-1.csv, line 1: header: column 'id'"),
