@@ -23,6 +23,7 @@ from batch_pipeline.model.errors import (
     InvalidValueError,
     UnknownBatchError,
     UnknownJobError,
+    resume_step,
 )
 from batch_pipeline.model.load import LoadStatus
 from batch_pipeline.model.location import as_s3, shown, to_uri
@@ -64,6 +65,7 @@ def explain(file: str, as_json: bool) -> None:
             for item in _items(pipeline, stream, location)
         ]
         batches = [*_batch_stories(pipeline, streams, file)]
+        paused = {one["stream"]: pipeline.database.jobs.paused(one["stream"]) for one in items}
         missing = [] if items or batches else _why_not(pipeline, file)
     if as_json:
         print_json({"file": file, "items": items, "batches": batches, "not_registered": missing})
@@ -72,7 +74,10 @@ def explain(file: str, as_json: bool) -> None:
         for number, story in enumerate((*items, *batches)):
             if number:
                 say()
-            (_print_item if number < len(items) else _print_batch)(story, now)
+            if number < len(items):
+                _print_item(story, paused[story["stream"]], now)
+            else:
+                _print_batch(story, now)
         for line in missing:
             say(line)
     if len(items) >= _MOST_ITEMS:
@@ -261,10 +266,8 @@ def _batch_story(pipeline: "Pipeline", stream: "Stream", batch: "Batch") -> dict
             for one in items
         ],
         "attempts": [asdict(one) for one in database.history.of_batch(batch)],
-        "generation": status.generation,
-        "part_files": _uris(manifest, "part_files"),
+        **_published(pipeline, stream, manifest),
         "quarantine_files": _uris(manifest, "quarantine_files"),
-        "targets": _loads(pipeline, stream, manifest),
     }
 
 
@@ -275,11 +278,11 @@ _ENDED = {
 }
 
 
-def _print_item(story: dict[str, Any], now: datetime) -> None:
+def _print_item(story: dict[str, Any], paused: str | None, now: datetime) -> None:
     """Print the state of a file, next steps if it is stuck, and each lifecycle step."""
     head(story["location"])
     fact("now", _state(story, now))
-    facts("next", _next_steps(story))
+    facts("next", _next_steps(story, paused))
     _print_arrival(story, now)
     if story["batch_id"] is None:
         fact("3 plan", "not planned yet")
@@ -336,11 +339,16 @@ def _state(story: dict[str, Any], now: datetime) -> str:
     return "; ".join(texts)
 
 
-def _next_steps(story: dict[str, Any]) -> Iterator[str]:
-    """Yield the commands that a person has to run for the file to proceed."""
+def _next_steps(story: dict[str, Any], paused: str | None) -> Iterator[str]:
+    """Yield the commands that a person has to run for the file to proceed, in their order.
+
+    `paused` is the reason for which the stream is paused.
+    """
     name, state = story["stream"], story["batch_state"]
     if state in {BatchState.PUBLISHED, BatchState.RUNNING}:
         return
+    if paused is not None:
+        yield (resume_step(name, paused) or f"paused: {paused}").removesuffix(".")
     if state == BatchState.CANCELLED:
         yield f"`batch-pipeline jobs retry {name}` retries the batch"
     elif state in {BatchState.FAILED, BatchState.DEAD}:
@@ -423,6 +431,7 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
             by = f"by attempt {one['number']}, {at(one['finished_at'], now)}"
             fact("", f"published as generation {one['generation']} {by}")
     facts("part files", story["part_files"])
+    _print_removal(story, now)
     facts("quarantine", story["quarantine_files"])
     if generation is not None:
         _print_loads(story["stream"], story, now)
@@ -435,6 +444,8 @@ def _print_loads(stream: str, story: dict[str, Any], now: datetime) -> None:
     for one in story["targets"]:
         if one["loaded"]:
             state = f"records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
+        elif story["files_removed"] is not None and one["status"] != LoadStatus.RUNNING:
+            state = "not loaded, and its files were deleted"
         elif one["status"] is None:
             state = f"pending; `batch-pipeline load {stream}` loads it"
         elif one["status"] == LoadStatus.RUNNING:

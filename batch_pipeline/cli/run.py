@@ -176,14 +176,14 @@ def _result_json(pipeline: "Pipeline", result: RunResult) -> dict[str, Any]:
 def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> None:
     """Print the result of a run, step by step."""
     head(result.stream)
-    if isinstance(stream.source, Source):
+    if not isinstance(stream.source, Source):
+        fact("1 land", f"rows of {stream.source.place}, a meta table of your own")
+    elif result.files_found is not None:  # else an error came first
         fact("1 land", f"files: {result.files_found}, in {shown(stream.source.uri)}")
         fact("2 register", f"new items: {result.items_registered}")
         if changed := result.files_changed:
             text = f"files changed after they were registered: {changed}; "
             fact("", f"{text}`batch-pipeline plan {result.stream}` lists them")
-    else:
-        fact("1 land", f"rows of {stream.source.place}, a meta table of your own")
     if isinstance(result.error, JobPausedError):
         fact("stopped", "the job is paused")
     elif isinstance(result.error, LandingTroubleError):

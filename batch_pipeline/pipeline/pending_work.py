@@ -31,11 +31,12 @@ class RunResult:
     """Result of processing one stream.
 
     `tried` are the ids of batches that were attempted, `statuses` their statuses afterwards.
-    `error` ended processing early, or prevented the processing of some files.
+    `error` ended processing early, or prevented the processing of some files. `files_found` is None
+    if the files were not listed.
     """
 
     stream: str
-    files_found: int = 0
+    files_found: int | None = None
     items_registered: int = 0
     files_changed: int = 0
     batches_planned: int = 0
@@ -84,16 +85,17 @@ def find_work(
     if not _SETTLED.issuperset(database.stream_statuses.states(stream.name, tuple(JobKind))):
         return Work.BATCHES, result
     ensure_inventory_current(database, stream)
-    has_troubles = False
+    files_found, has_troubles = 0, False
     if landing is not None and isinstance(table, OwnMetaTable):
         found = landing.found_files()
         while files := list(islice(found, _CHUNK_FILES)):
             if not table.has(files):
                 return Work.BATCHES, result
-            result.files_found += len(files)
+            files_found += len(files)
         has_troubles = bool(landing.troubles)
     if database.stream_statuses.status(stream.name, table).items_not_planned:
         return Work.BATCHES, result
     if has_troubles or not reported or database.change_feed.publish_counts(stream.name) != reported:
         return Work.REPORTS, result
+    result.files_found = files_found
     return Work.NONE, result

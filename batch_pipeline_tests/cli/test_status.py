@@ -1,5 +1,6 @@
 """The text output of `status` and `explain`: problems first, then next steps."""
 
+import json
 import re
 from datetime import timedelta
 from itertools import product
@@ -229,6 +230,31 @@ def test_explain_starts_with_the_current_state(project: DefsHarness) -> None:
         lines = run_lines("explain", item)
         assert lines[1] == f"  now         {now}"
         assert lines[2].startswith(f"  {following}")
+    project.database.jobs.pause("orders", "disk full")
+    assert run_lines("explain", "1")[2:4] == [
+        "  next        `batch-pipeline jobs resume orders` resumes it",
+        "              `batch-pipeline run orders` encodes it, as do the sensors of `dev`",
+    ]
+
+
+@pytest.mark.parametrize("targets", [{"wh": {"command": "target-csv"}}])
+def test_explain_advises_no_load_of_files_that_were_deleted(project: DefsHarness) -> None:
+    publish_all(project)
+    removed = """UPDATE batch_pipeline.attempt SET facts = facts || '{"files_removed_at": "%s"}'"""
+    execute(project.database, removed % "2026-03-01T00:00:00+00:00")
+    for name in ("1", FIRST):
+        text = "\n".join(run_lines("explain", name))
+        assert "these files were deleted 2026-03-01" in text
+        assert "  9 load      wh: not loaded, and its files were deleted\n" in f"{text}\n"
+
+
+def test_run_of_a_paused_stream_does_not_count_files_it_has_not_listed(
+    project: DefsHarness,
+) -> None:
+    project.database.jobs.pause("orders", "disk full")
+    paused = invoke("run", "--json")
+    assert (paused.exit_code, json.loads(paused.stdout)["streams"][0]["files_found"]) == (75, None)
+    assert "1 land" not in invoke("run").stdout
 
 
 def test_explain_finds_a_path_with_dots_and_takes_any_name(project: DefsHarness) -> None:

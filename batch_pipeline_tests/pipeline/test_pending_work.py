@@ -67,7 +67,7 @@ def _report(harness: DefsHarness) -> None:
 
 
 def test_paused_or_unreported_stream_has_only_reports(harness: DefsHarness) -> None:
-    assert _find_work(harness) == (Work.NONE, RunResult(stream="orders"))
+    assert _find_work(harness) == (Work.NONE, RunResult(stream="orders", files_found=0))
     harness.database.jobs.pause("orders", "maintenance")
     assert _find_work(harness)[0] is Work.REPORTS
     harness.database.jobs.resume("orders")
