@@ -9,7 +9,7 @@ import click
 
 from batch_pipeline.cli.console import err, fact, facts, head, note, print_json, print_next, say
 from batch_pipeline.cli.options import as_json
-from batch_pipeline.config.environment import load_settings
+from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.location import shown
 
@@ -55,6 +55,7 @@ def init(
     )
     from batch_pipeline.defs.scaffold import write_project
 
+    settings = load_settings(environment=os.environ)  # invalid ones are refused before any write
     there = Path(os.path.normpath(folder.expanduser().absolute()))
     with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
@@ -76,7 +77,7 @@ def init(
         fact("written", names)
     for path, step in made.kept.items():
         note(f"{path} exists and was not changed; {step}.")
-    _print_next(there, proposal)
+    _print_next(there, proposal, settings)
 
 
 def _print_found(proposal: "Proposal") -> None:
@@ -99,9 +100,8 @@ def _print_found(proposal: "Proposal") -> None:
         note(text)
 
 
-def _print_next(folder: Path, proposal: "Proposal") -> None:
-    settings = load_settings(environment=os.environ)
-    if os.environ.get("BATCH_PIPELINE_STREAMS") and settings.streams != folder / "streams":
+def _print_next(folder: Path, proposal: "Proposal", settings: Settings) -> None:
+    if "streams" in settings.model_fields_set and settings.streams != folder / "streams":
         note(f"BATCH_PIPELINE_STREAMS is {settings.streams}; set it to {folder / 'streams'}.")
     if folder != Path.cwd():
         say(f"Change the folder first: cd {shlex.quote(str(folder))}")

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
 from batch_pipeline.config.stream_file import load_streams
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import ConfigurationError, SettingError
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.cli.commands import Run
 
@@ -116,11 +116,21 @@ def test_init_of_an_existing_stream_fails_and_writes_nothing(run: Run, landing: 
 def test_init_creates_the_given_folder_and_prints_cd(
     run: Run, landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "elsewhere"))
+    env_file = tmp_path / "env"
+    env_file.write_text(f"BATCH_PIPELINE_STREAMS={tmp_path / 'elsewhere'}\n")
+    monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(env_file))
     result = run("new", "--from", "../landing", "--name", "shop.sales")
     assert f"cd {Path.cwd() / 'new'}" in result.stdout
     assert f"BATCH_PIPELINE_STREAMS is {tmp_path / 'elsewhere'}" in result.stderr
     assert list(load_streams(Path("new/streams"))) == ["shop.sales"]
+
+
+def test_init_with_an_invalid_setting_writes_nothing(
+    run: Run, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_SPARK_MASTER", "sc://host")
+    assert isinstance(run("--from", str(landing)).exception, SettingError)
+    assert list(Path.cwd().iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["streams", "streams/sales"])
