@@ -53,7 +53,8 @@ class Home:
     def set_reported(self, stream: str, counts: Mapping[int, int]) -> None:
         """Store the publish counts up to which Dagster has all events of a stream.
 
-        The caller holds the lock.
+        The caller holds the lock. If the disk is full, the previous counts stay, and the next
+        command compares the events again.
         """
         try:
             stored = json.loads(self._reported_file.read_bytes())
@@ -61,8 +62,9 @@ class Home:
             stored = {}
         stored[stream] = {str(job): count for job, count in counts.items()}
         temporary = self._reported_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(stored), encoding="utf-8")
-        temporary.replace(self._reported_file)
+        with suppress(OSError):
+            temporary.write_text(json.dumps(stored), encoding="utf-8")
+            temporary.replace(self._reported_file)
 
     @property
     def _reported_file(self) -> Path:
@@ -79,7 +81,7 @@ class Home:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             ignore = self.path / ".gitignore"
-            if not ignore.exists():
+            if not ignore.exists() or not ignore.stat().st_size:  # empty: the disk was full
                 ignore.write_text("*\n", encoding="utf-8")
         except OSError as error:
             raise self._unusable(error) from error
@@ -125,8 +127,11 @@ class Home:
         try:
             started = (since or datetime.now(UTC)).astimezone(UTC)
             holder = {"pid": owner, "purpose": purpose, "since": started.isoformat()}
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+            except OSError as error:
+                raise self._unusable(error) from error
             yield
         finally:
             if os.getpid() == owner:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -213,6 +214,36 @@ if child == 0:
     command = [sys.executable, "-c", program, str(home.path)]
     run = subprocess.run(command, capture_output=True, check=False, text=True, timeout=300)
     assert (run.stdout, run.stderr) == ("`batch-pipeline dev`\n", "")
+
+
+def test_full_disk_is_a_configuration_error_and_leaves_the_counts_as_they_are(home: Home) -> None:
+    """The size limit of the process is like a full disk."""
+    home.ensure()
+    home.set_reported("orders", {1: 2})
+    with no_space():
+        home.set_reported("orders", {1: 3})
+        with pytest.raises(ConfigurationError, match="File too large"), home.lock("x"):
+            pass
+    ignore = home.path / ".gitignore"
+    ignore.write_text("")  # as a full disk leaves it
+    with no_space(), pytest.raises(ConfigurationError, match="File too large"):
+        home.ensure()
+    with home.lock("x"):
+        assert home.reported("orders") == {1: 2}
+    assert ignore.read_text() == "*\n"
+
+
+@contextmanager
+def no_space() -> Iterator[None]:
+    """Let no file grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
 
 
 def test_fork_after_release_closes_no_file(home: Home) -> None:
