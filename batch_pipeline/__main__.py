@@ -27,6 +27,10 @@ class _Exit:
 
 def main() -> None:
     """Import the command line and run it; Ctrl-C ends the import without a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w", errors="replace"))
     end = _Exit()
     # Handlers run in reverse order of registration. Registered first, this handler runs after all
     # others, and after all non-daemon threads have ended.

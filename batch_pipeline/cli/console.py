@@ -310,10 +310,34 @@ def exit_on_errors(interrupted: str) -> Iterator[None]:
         print_error(f"Interrupted. {str(interrupt) or interrupted}")
         sys.exit(EXIT_INTERRUPTED)
     except (ReaderGoneError, BrokenPipeError):  # exit like other filters
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(128 + signal.SIGPIPE)
     except PipelineError as error:
         exit_with([error])
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        _discard_output()
+        step = "Correct it and run the command again."
+        print_error(f"The output cannot be written ({error.strerror}). {step}")
+        sys.exit(EXIT_OPERATOR)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Return whether the output cannot be written; errors of other files mostly name the file."""
+    if error.filename is not None:
+        return False
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as another:
+        return another.errno == error.errno
+    return False
+
+
+def _discard_output() -> None:
+    """Discard the output, also what is still in a buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code(error: PipelineError) -> int:

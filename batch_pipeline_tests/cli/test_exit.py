@@ -1,4 +1,5 @@
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -91,6 +92,29 @@ def test_command_whose_output_is_closed_exits_like_other_filters(words: tuple[st
         command = [sys.executable, *words]
         done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("words", [f"-c {shlex.quote(PRINTED.format('say'))}", "-m {} --help"])
+def test_command_whose_output_cannot_be_written_says_so(words: str) -> None:
+    done = shell(f"{words} >/dev/full")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "Error: The output cannot be written (No space left on device). Correct it and run the "
+        "command again.\n"
+    )
+
+
+def test_command_without_an_output_exits_with_its_code() -> None:
+    """`messages` and the end of each command flush the output."""
+    for words in ("-m {} --version", "-m {} init --from /nowhere"):
+        done = shell(f"{words} >&-")
+        assert (done.returncode, done.stdout) == (int("init" in words), "")
+        assert done.stderr.count("\n") == done.returncode, done.stderr
+
+
+def shell(words: str) -> "subprocess.CompletedProcess[str]":
+    command = f"{shlex.quote(sys.executable)} {words.replace('{}', 'batch_pipeline')}"
+    return subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
 
 
 def run(end: str) -> "subprocess.CompletedProcess[str]":
