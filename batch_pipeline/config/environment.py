@@ -33,11 +33,14 @@ REMOVED = {
 }
 
 
+_NO_USER = "its ~ names no user's home folder"
+
+
 def _absolute(path: Path) -> Path:
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:
-        raise ValueError("its ~ names no user's home folder") from error
+        raise ValueError(_NO_USER) from error
 
 
 def _streams_folder(home: Path) -> Path:
@@ -144,6 +147,9 @@ def load_settings(
         one = given[str(first["loc"][0])]
         problem = first["msg"].removeprefix("Value error, ").rstrip(".")
         raise SettingError(one.name, one.source, problem, "Correct it and run again.") from None
+    except FileNotFoundError as error:
+        problem, step = "the current folder was deleted", "Change to another one and run again."
+        raise SettingError("relative paths", "of the settings", problem, step) from error
 
 
 def _refuse_removed(names: Iterable[str], source: str) -> None:
@@ -188,7 +194,8 @@ def _dot_env_text(path: Path, asked_by: str) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        usual = _NO_USER if isinstance(error, RuntimeError) else "it is not UTF-8 text"
+        reason = getattr(error, "strerror", None) or usual
         raise SettingError(
             asked_by, str(path), f"this dot-env file cannot be read: {reason}", "Correct the path."
         ) from error

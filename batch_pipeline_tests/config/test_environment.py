@@ -137,6 +137,19 @@ def test_missing_dot_env_file_is_rejected(tmp_path: Path) -> None:
     assert str(by_variable.value).startswith(f"BATCH_PIPELINE_ENV_FILE {problem}")
 
 
+def test_deleted_current_folder_and_unknown_user_are_rejected_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    for variables in ({}, {"BATCH_PIPELINE_HOME": "here", "BATCH_PIPELINE_STREAMS": "/s"}):
+        with pytest.raises(SettingError, match="the current folder was deleted"):
+            load_settings(environment=variables)
+    with pytest.raises(SettingError, match="cannot be read: its ~ names no user's home folder"):
+        load_settings(environment={"BATCH_PIPELINE_ENV_FILE": "~nosuch/x"})
+
+
 def test_unknown_settings_argument_is_rejected() -> None:
     with pytest.raises(SettingError, match="did you mean spark_master") as caught:
         load_settings(settings={"spark_mastre": "x"}, environment={})
