@@ -49,7 +49,7 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
         streams = chosen(pipeline, stream)
         reports = [_report(pipeline, one) for one in streams]
         stopped = _stopped_automation(pipeline, streams)
-        server = find(pipeline.home.path)
+        server = find(pipeline.settings.home)
     if as_json:
         more: dict[str, Any] = {"automation_stopped": stopped} if stopped else {}
         if server is not None:

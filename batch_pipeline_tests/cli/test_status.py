@@ -171,6 +171,14 @@ def test_status_warns_of_automation_that_the_stream_file_stops(
     assert automation_stopped() == []
 
 
+def test_status_creates_no_home(
+    project: DefsHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "new"))
+    run_lines("status", "orders")
+    assert not (tmp_path / "new").exists()
+
+
 def test_status_of_a_new_stream_names_the_first_command(project: DefsHarness) -> None:
     project.database.delete_stream("orders")
     lines = run_lines("status")
