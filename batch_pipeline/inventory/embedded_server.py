@@ -28,6 +28,7 @@ from batch_pipeline.model.errors import ConfigurationError, requires_extra
 # The variables that Postgres programs use. Others may contain secrets.
 _INHERITED_VARIABLES = {"HOME", "LANG", "PATH", "TMPDIR", "TZ"}
 _INHERITED_PREFIXES = ("DYLD_", "LC_", "LD_", "PG")
+_UNQUOTED = set('"$`')  # pg_ctl passes paths between double quotes to a shell
 
 
 def private_socket_folder(data: Path, proposed: Path, user: str | None) -> Path:
@@ -107,6 +108,13 @@ def ensure_running(folder: Path) -> str:
         ConfigurationError: the server did not start.
     """
     folder = folder.resolve()
+    if unquoted := set(str(folder)) & _UNQUOTED:
+        raise ConfigurationError(
+            f"The embedded PostgreSQL in {folder} cannot be started: the path has the character "
+            f"{min(unquoted)}, which pg_ctl does not quote. Nothing was created there. Set "
+            f"BATCH_PIPELINE_HOME to another folder, or name your own server in "
+            f"BATCH_PIPELINE_INVENTORY_CONN."
+        )
     with _starting:
         try:
             if folder not in _user_locks:
