@@ -235,8 +235,11 @@ def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
         say(f"  attempts closed: {done.attempts}, manifest files written: {done.pointers}")
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
-    if one.errors:
+    troubles = () if done is None else done.troubles
+    if len(one.errors) > len(troubles):
         say("  stopped by an error (see below)")
+    elif troubles:
+        say("  some manifest files could not be written (see below)")
 
 
 _BECAUSE = {

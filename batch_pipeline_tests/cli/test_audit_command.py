@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.seeds import claimed, execute, planned, query
@@ -46,6 +47,19 @@ def test_audit_without_differences_exits_0(gap: Database, run: Run) -> None:
         "  attempts closed: 0, manifest files written: 1",
         "  Published batches compared with the meta table: 1.",
         "  No late, deleted or changed items.",
+    ]
+
+
+def test_audit_follows_a_manifest_file_that_cannot_be_written(gap: Database, run: Run) -> None:
+    run("reconcile", "orders")
+    [(uri,)] = query(gap, "SELECT pointer_uri FROM batch_pipeline.attempt")
+    Path(to_path(uri)).write_text("mine")
+    execute(gap, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
+    result = run("reconcile", "orders")
+    assert (result.exit_code, uri in result.stderr) == (1, True)
+    assert result.stdout.splitlines()[-2:] == [
+        "  No late, deleted or changed items.",
+        "  some manifest files could not be written (see below)",
     ]
 
 
