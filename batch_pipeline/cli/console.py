@@ -5,6 +5,7 @@ characters in names and other external text are printed as escapes, so that a te
 interpret them.
 """
 
+import errno
 import json
 import logging
 import os
@@ -323,9 +324,12 @@ def exit_on_errors(interrupted: str) -> Iterator[None]:
         sys.exit(EXIT_OPERATOR)
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 def _is_of_output(error: OSError) -> bool:
     """Return whether the output cannot be written; errors of other files mostly name the file."""
-    if error.filename is not None:
+    if error.filename is not None or error.errno not in _FULL:
         return False
     try:
         sys.stdout.write("\n")
