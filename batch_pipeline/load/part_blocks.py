@@ -1,8 +1,8 @@
 """Part files as blocks of records in Arrow.
 
 `read_blocks` verifies the part files of a manifest and yields their records in order. `LineReader`
-parses JSON lines. Only numbers of `number` columns in JSON lines are rounded, to the nearest double.
-Any other value that is invalid for its column's type is an error.
+parses JSON lines. Only numbers of `number` columns in JSON lines are rounded, to doubles. Any other
+value that is invalid for its column's type is an error.
 """
 
 import re
