@@ -27,13 +27,15 @@ _NEW_FILES = 2**32  # keeps priorities of new files above 0
 _REPEATED_WITHIN = timedelta(minutes=5)
 _OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by this much
 _BACKFILL_FAILED = "Dagster cancelled its run, because the Dagster backfill failed"
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
+_SILENT_SECONDS = 900
+_DIED = (
+    "The process of this run exited without reporting. What it had published stays published; the "
+    "other batches are encoded by another run."
+)
+_CANCELLED = "A user cancelled this run, whose process then exited without reporting."
+BEGUN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+CREATED = [dg.DagsterRunStatus.NOT_STARTED, *BEGUN]
+_UNFINISHED = [dg.DagsterRunStatus.QUEUED, *CREATED]
 
 
 def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
@@ -165,6 +167,40 @@ def ended_runs(
     """Find the runs that ended with one of some statuses since a time, in seconds since 1970."""
     updated_after = datetime.fromtimestamp(max(since - _OVERLAP_SECONDS, 0), UTC)
     return _find_runs(instance, dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
+
+
+def close_silent_runs(pipeline: Pipeline, instance: dg.DagsterInstance, now: float) -> int:
+    """Report runs of commands whose processes must have died; return their number.
+
+    The process may have been on another machine, such as a container that is gone: nothing else
+    ends such a run. It counts as dead if it has no attempt or load whose process lives, and had no
+    event in the 15 minutes before `now`, in seconds since 1970. If it works nevertheless, only the
+    status of the run is wrong.
+    """
+    silent = [
+        record.dagster_run
+        for record in instance.get_run_records(dg.RunsFilter(statuses=CREATED))
+        if names.DRAIN_TAG in record.dagster_run.tags
+        and now - _last_event(instance, record) > _SILENT_SECONDS
+    ]
+    dead = [run for run in silent if not pipeline.database.run_ends.is_working(run.run_id)]
+    for run in dead:
+        report_dead(instance, run)
+    return len(dead)
+
+
+def _last_event(instance: dg.DagsterInstance, record: dg.RunRecord) -> float:
+    run_id = record.dagster_run.run_id
+    events = instance.get_records_for_run(run_id, limit=1, ascending=False).records
+    return max([record.update_timestamp.timestamp(), *(event.timestamp for event in events)])
+
+
+def report_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Report a run whose process died as failed, or as cancelled if it was being cancelled."""
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, _CANCELLED)
+    else:
+        instance.report_run_failed(run, _DIED)
 
 
 def cancel_batches(

@@ -45,6 +45,7 @@ from batch_pipeline.defs.resources import (
 from batch_pipeline.defs.runs import (
     cancel_batches,
     cancel_batches_since,
+    close_silent_runs,
     default_status,
     ended_runs,
     priority,
@@ -419,6 +420,7 @@ def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
         ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
         closed = cancelled = 0
         try:
+            close_silent_runs(pipeline, context.instance, now)
             for run in ended_runs(context.instance, since, *ended):
                 if run.status is dg.DagsterRunStatus.CANCELED:
                     cancelled += cancel_batches(pipeline, context.instance, streams, run)

@@ -76,6 +76,7 @@ _OWNER_IS_GONE = """(
            attempt.liveness_key))
 """
 OWNER_IS_GONE = sa.text(_OWNER_IS_GONE)
+OWNER_IS_THERE = sa.text("NOT " + _OWNER_IS_GONE)
 LOADER_IS_GONE = sa.text(_OWNER_IS_GONE.replace("attempt.", "load."))
 LOADER_IS_THERE = sa.text("NOT " + _OWNER_IS_GONE.replace("attempt.", "load."))
 

@@ -13,7 +13,14 @@ import sqlalchemy as sa
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.attempts import close
 from batch_pipeline.inventory.batch_states import select_statuses
-from batch_pipeline.inventory.connection import fetch_column, fetch_rows, fetch_value, transaction
+from batch_pipeline.inventory.connection import (
+    LOADER_IS_THERE,
+    OWNER_IS_THERE,
+    fetch_column,
+    fetch_rows,
+    fetch_value,
+    transaction,
+)
 from batch_pipeline.inventory.jobs import (
     find_batch,
     find_job,
@@ -27,7 +34,7 @@ from batch_pipeline.inventory.jobs import (
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
+from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job, load
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import OLDER, InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
@@ -281,6 +288,15 @@ class RunEnds:
     """Operations at the end of a Dagster run. Each call is one transaction."""
 
     engine: sa.Engine
+
+    def is_working(self, run_id: str) -> bool:
+        """Return whether a process that lives has an open attempt or load of a run."""
+        tables = ((attempt, OWNER_IS_THERE), (load, LOADER_IS_THERE))
+        working = (
+            sa.exists().where(table.c.run_id == run_id, table.c.status == "running", is_there)
+            for table, is_there in tables
+        )
+        return bool(fetch_value(self.engine, sa.select(sa.or_(*working))))
 
     def close_failed(self, run_id: str, reason: str) -> int:
         """Close the attempts that a failed run left open; return their number.

@@ -1,11 +1,15 @@
 """Failed and cancelled runs: open attempts are closed, batches are relaunched or cancelled."""
 
+import time
+from contextlib import nullcontext
+
 import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
 from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, command_run_tags
-from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, register_job
+from batch_pipeline.defs.names import CLOSED_TAG, DRAIN_TAG, PRIORITY_TAG, register_job
+from batch_pipeline.defs.runs import close_silent_runs
 from batch_pipeline.model.batch import AttemptStatus, BatchStatus
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
@@ -196,3 +200,25 @@ def test_abandoned_run_is_closed_as_cancelled_if_it_was_canceling(
     assert close_abandoned_runs(harness.pipeline, harness.instance) == 2
     assert harness.reload_run(run).status is dg.DagsterRunStatus.CANCELED
     assert harness.reload_run(other).status is dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize("evidence", ["none", "an attempt", "an event"])
+def test_run_of_a_command_elsewhere_is_closed_only_without_a_sign_of_life(
+    harness: DefsHarness, run: dg.DagsterRun, evidence: str
+) -> None:
+    """Nothing else ends a run whose process was killed in a container that is gone."""
+    harness.instance.add_run_tags(run.run_id, {DRAIN_TAG: "another home"})
+    by_daemon = harness.start_run(dg.RunRequest(job_name=harness.backfills.job))
+    now = time.time() + 901
+    if evidence == "an event":
+        entry = dg.EventLogEntry(  # type: ignore[no-untyped-call]
+            error_info=None, level="info", user_message="", run_id=run.run_id, timestamp=now - 890
+        )
+        harness.instance.handle_new_event(entry)
+    first = _batches(harness)[0].batch
+    claims = harness.database.attempts.claim(first, run_id=run.run_id, lease=LEASE)
+    with claims if evidence == "an attempt" else nullcontext():
+        close_silent_runs(harness.pipeline, harness.instance, now)
+        closed = harness.reload_run(run).status is dg.DagsterRunStatus.FAILURE
+    assert closed is (evidence == "none")
+    assert harness.reload_run(by_daemon).status is dg.DagsterRunStatus.STARTED

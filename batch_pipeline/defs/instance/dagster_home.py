@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.names import DRAIN_TAG, files_key
 from batch_pipeline.defs.partitions import backfills_of, batches_of
+from batch_pipeline.defs.runs import BEGUN, CREATED, close_silent_runs, report_dead
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
 
@@ -92,15 +94,6 @@ def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
             instance.wipe_assets(known)
 
 
-_BEGUN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-_UNFINISHED = [dg.DagsterRunStatus.NOT_STARTED, *_BEGUN]
-_REASON = (
-    "The process of this run exited without reporting. What it had published stays published; the "
-    "other batches are encoded by another run."
-)
-_CANCELLED = "A user cancelled this run, whose process then exited without reporting."
-
-
 def command_run_tags(pipeline: Pipeline) -> dict[str, str]:
     """Return the tag of a run in the process that holds the lock of a home."""
     home = f"{platform.node()}:{pipeline.settings.home}"
@@ -112,16 +105,13 @@ def close_abandoned_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> in
 
     A run whose cancellation was interrupted is cancelled, and so are its batches. The caller holds
     the home's lock, so no run of this home is active. An embedded database has only runs of this
-    home; in a shared database, runs without the tag of this home are not changed. Neither are
-    queued runs, which the daemon launches.
+    home; in a shared database, runs of other homes are closed only after a long silence. Queued
+    runs, which the daemon launches, are not changed.
     """
-    filters = [dg.RunsFilter(tags=dict(command_run_tags(pipeline)), statuses=_UNFINISHED)]
+    filters = [dg.RunsFilter(tags=dict(command_run_tags(pipeline)), statuses=CREATED)]
     if pipeline.settings.inventory_conn is None:
-        filters.append(dg.RunsFilter(statuses=_BEGUN))
+        filters.append(dg.RunsFilter(statuses=BEGUN))
     left = {run.run_id: run for one in filters for run in instance.get_runs(one)}
     for run in left.values():
-        if run.status is dg.DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(run, _CANCELLED)
-        else:
-            instance.report_run_failed(run, _REASON)
-    return len(left)
+        report_dead(instance, run)
+    return len(left) + close_silent_runs(pipeline, instance, time.time())
