@@ -73,6 +73,7 @@ class _Poll:
     """The result of one poll; it takes effect once the listed files are registered."""
 
     highest: str
+    behind: str = ""  # where the listing of keys behind the highest one stopped; empty at its end
     position: str = ""
     is_at_end: bool = False
     known: "array[int]" = field(default_factory=lambda: array("q"))
@@ -106,7 +107,7 @@ class PolledLanding:
         self._seen = SeenFiles()
         self._pass: _Pass | None = None
         self._last_began: float | None = None
-        self._highest = ""
+        self._highest = self._behind = ""
         self._files = 0
         self._poll: _Poll | None = None
         self._trouble: PipelineError | None = None
@@ -152,7 +153,9 @@ class PolledLanding:
         poll, self._poll = self._poll, None
         if poll is None:
             return registered
-        self._highest = poll.highest
+        self._behind = poll.behind
+        if not registered.postponed:  # else these keys are listed again
+            self._highest = poll.highest
         self._trouble = self._trouble or poll.trouble
         self._files += registered.new_items
         for location in registered.postponed:
@@ -170,15 +173,15 @@ class PolledLanding:
         return self._now() - self._last_began >= self._relist_every.total_seconds()
 
     def _behind_highest(self, poll: _Poll) -> Iterator[LandedFile]:
-        with closing(self._landing.examined(self._highest)) as names:
+        with closing(self._landing.examined(self._behind or self._highest)) as names:
             for number, (name, examined) in enumerate(names, start=1):
                 if isinstance(examined, FileFacts):
                     poll.highest = max(poll.highest, name)
                     yield self._landing.found(name, examined)
                 elif examined is not None:
                     poll.trouble = poll.trouble or examined
-                if number == self._limit:  # continue after this name, even if it is left out
-                    poll.highest = max(poll.highest, name)
+                if number == self._limit:
+                    poll.behind = name
                     return
 
     def _part_of_pass(self, poll: _Poll) -> Iterator[LandedFile]:

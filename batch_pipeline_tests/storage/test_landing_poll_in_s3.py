@@ -111,7 +111,7 @@ def test_new_keys_are_found_during_relisting(s3_landing: BucketLanding, database
 def test_limited_polls_continue_after_the_highest_key(
     s3_landing: BucketLanding, database: Database
 ) -> None:
-    """Even if all keys of a poll are excluded."""
+    """Even if all keys of a poll are excluded; those behind the others hide no new key."""
     landing = s3_landing.landing(arrivals=ASCENDING, include=("*.csv",))
     polled = PolledLanding(landing, limit=2, now=Clock())
     poll(polled, database)
@@ -119,6 +119,26 @@ def test_limited_polls_continue_after_the_highest_key(
     s3_landing.put("in/00002b.txt")
     s3_landing.put_many(1, 5)
     assert [poll(polled, database).new_items for _ in range(5)] == [2, 0, 2, 1, 0]
+    for number in range(3):
+        s3_landing.put(f"in/z{number}.txt")
+    assert [poll(polled, database).new_items for _ in range(2)] == [0, 0]
+    s3_landing.put_many(6, 6)
+    assert [poll(polled, database).new_items for _ in range(2)] == [1, 0]
+
+
+def test_postponed_key_is_listed_again(s3_landing: BucketLanding) -> None:
+    polled = PolledLanding(s3_landing.landing(arrivals=ASCENDING), now=Clock())
+    returned = [list(polled.found_files())]
+    polled.settled(Registered())
+    s3_landing.put_many(1, 2)
+    for _ in range(2):
+        [*_, last] = found = list(polled.found_files())
+        polled.settled(Registered(found=2, new_items=1, postponed=(last.location,)))
+        returned.append(found)
+    assert list(map(len, returned)) == [0, 2, 2]
+    found = list(polled.found_files())
+    polled.settled(Registered(found=2, new_items=1))
+    assert (len(found), list(polled.found_files())) == (2, [])
 
 
 def test_excluded_key_does_not_advance_the_highest_key(
