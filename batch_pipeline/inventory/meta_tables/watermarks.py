@@ -319,6 +319,8 @@ class SettleTimeWatermark:
         epoch = f"{self.settle_by.column} {self.settle_by.delay}"
         store = replace(self.store, scope=f"{self.store.scope} {epoch}")
         state = load_candidates(store, table.canonical_name, Strategy.SETTLE, epoch)
+        if state.released is None:  # release 0.1 stored it without column and delay in the scope
+            state = load_candidates(self.store, table.canonical_name, Strategy.SETTLE, epoch)
         state = state.limited_to(table.highest_id())
         with read_transaction(table.engine) as connection:
             settled_until = database_time(connection, time) - self.settle_by.delay
@@ -332,10 +334,20 @@ class SettleTimeWatermark:
             value = connection.execute(
                 sa.select(sa.func.max(table.uid)).where(table.uid <= last)
             ).scalar_one()
+            if connection.dialect.name == "sqlite":
+                self._check_first(connection, sa.and_(table.uid == first, time.is_(None)))
         if value is not None:
             state = state.released_up_to(value)
         store.save(table.canonical_name, state)
         return WatermarkReading(value=state.released, strategy=Strategy.SETTLE)
+
+    def _check_first(self, connection: sa.Connection, is_first: sa.ColumnElement[bool]) -> None:
+        """Raise if the first row without a time has another value: it would never be settled."""
+        table, name = self.table, self.settle_by.column
+        value = sa.cast(table.table.c[name], sa.Text)
+        query = sa.select(table.uid, value).where(is_first, value.is_not(None))
+        for uid, text in connection.execute(query):
+            raise no_insert_time(table, name, f"row {uid} has {text!r}")
 
 
 def database_time(connection: sa.Connection, column: sa.ColumnElement[Any]) -> datetime:

@@ -379,6 +379,18 @@ def test_processes_share_stored_candidates(
             assert next_line(other) == "2"
 
 
+def test_settle_keeps_the_watermark_of_an_earlier_release(
+    store: StoredCandidates, files: ReflectedMetaTable
+) -> None:
+    """A row without a time must not lower it: nothing would be planned any more."""
+    execute(files.engine, *[INSERT] * 3, "UPDATE ops.files SET imported = NULL WHERE id = 2")
+    stored = Candidates(strategy=Strategy.SETTLE, epoch="imported 0:15:00", released=3)
+    store.save(files.canonical_name, stored)
+    settle_by = SettleBy("imported")
+    choice = choose_watermark(files, Strategy.SETTLE, settle_by=settle_by, store=store)
+    assert choice.watermark.read().value == 3
+
+
 def reading(
     value: int | None, strategy: Strategy = Strategy.LOCKS, *held_by: LockHolder
 ) -> WatermarkReading:

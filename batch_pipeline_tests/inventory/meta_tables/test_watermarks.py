@@ -377,7 +377,6 @@ def test_settle_reads_column_without_zone_in_session_time_zone(
         ("strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-14 minutes')", None),
         ("strftime('%Y-%m-%d %H:%M:%f-05:00', 'now', '-5 hours')", None),
         ("strftime('%Y-%m-%d %H:%M:%f-05:00', 'now', '-6 hours')", 1),
-        ("'yesterday'", None),
     ],
 )
 def test_settle_compares_any_text_of_times_in_sqlite(
@@ -387,6 +386,18 @@ def test_settle_compares_any_text_of_times_in_sqlite(
     execute(sqlite_files.engine, statement)
     choice = choose_watermark(sqlite_files, Strategy.SETTLE, settle_by=BY_IMPORT)
     assert choice.watermark.read().value == watermark
+
+
+@pytest.mark.parametrize("time", ["'yesterday'", "1700000000"])
+def test_settle_names_a_row_whose_text_is_no_time_in_sqlite(
+    sqlite_files: ReflectedMetaTable, time: str
+) -> None:
+    """Otherwise, this row and those after it would never be planned."""
+    statement = f"INSERT INTO files (size_in_bytes, imported) VALUES (1, {time})"  # noqa: S608 - constant
+    execute(sqlite_files.engine, statement)
+    choice = choose_watermark(sqlite_files, Strategy.SETTLE, settle_by=BY_IMPORT)
+    with pytest.raises(MetaTableError, match=f"row 1 has '{time.strip(chr(39))}'"):
+        choice.watermark.read()
 
 
 def test_settle_by_unsuitable_column_is_rejected(files: ReflectedMetaTable) -> None:
