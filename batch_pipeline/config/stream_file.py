@@ -126,7 +126,7 @@ def _may_exist(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True
+        return path.parent.name != "lost+found"  # of the root of a volume
     return True
 
 
