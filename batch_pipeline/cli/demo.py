@@ -129,7 +129,8 @@ _NOTES = (
 )
 _DISCOUNTS = ("WELCOME10", "SPRING", "TEAM-25")
 
-_STREAM_PATH = Path("streams", "demo_orders", "defs.yaml")
+DEMO = "demo_orders"
+_STREAM_PATH = Path("streams", DEMO, "defs.yaml")
 _STREAM_FILE = """\
 type: batch_pipeline.BatchStream
 attributes:

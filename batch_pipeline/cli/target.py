@@ -18,6 +18,7 @@ from singer_sdk.singerlib.json import serialize_json
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
+from batch_pipeline.cli.demo import DEMO
 from batch_pipeline.config.stream_file import (
     COMPONENT,
     FILE_NAME,
@@ -62,14 +63,14 @@ class TargetBatchPipeline(LandingTarget):
     @cached_property
     def _streams(self) -> dict[str, Stream]:
         """The streams with valid files; a target does not report the other files."""
-        return load_valid_streams(self._streams_folder)[0]
+        return load_valid_streams(self._pipeline.settings.streams)[0]
 
-    @property
-    def _streams_folder(self) -> Path:
-        """The folder of stream files; never the demo's by default, which is not for new files."""
+    @cached_property
+    def _folder_of_new(self) -> Path:
+        """The folder for new stream files: by default not the demo's, unless it has others."""
         settings = self._pipeline.settings
-        is_given = "streams" in settings.model_fields_set
-        return settings.streams if is_given else Path.cwd() / "streams"
+        is_used = "streams" in settings.model_fields_set or self._streams.keys() - {DEMO}
+        return settings.streams if is_used else Path.cwd() / "streams"
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
         """Return the landing of a Singer stream; write a stream file if there is none.
@@ -101,11 +102,12 @@ class TargetBatchPipeline(LandingTarget):
 
     def _described(self, name: str) -> Stream | None:
         """Read the file in the stream's own folder again: it may be invalid, or new."""
-        path = self._streams_folder / name / FILE_NAME
-        if path not in find_stream_files(self._streams_folder):
-            return None
-        stream = read_stream_file(path)
-        return stream if stream.name == name else None
+        for folder in (self._pipeline.settings.streams, self._folder_of_new):
+            path = folder / name / FILE_NAME
+            if path in find_stream_files(folder):
+                stream = read_stream_file(path)
+                return stream if stream.name == name else None
+        return None
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
         """Write a stream file and create the landing folder; a concurrent writer's file is kept."""
@@ -113,7 +115,7 @@ class TargetBatchPipeline(LandingTarget):
             if other.identifier == identifier_of(name):
                 problem = f"has the same name in Dagster as {other.name!r}, so neither would run"
                 raise unusable_landing(name, problem)
-        place = self._streams_folder / name
+        place = self._folder_of_new / name
         text, schema = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
         try:

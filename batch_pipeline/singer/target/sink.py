@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARACTERS = 200
 _CORRECT_RECORD = "Correct the record or the SCHEMA, or set `validate_records: false`"
 _CORRECT_ROW = "Correct the record or the SCHEMA, or land jsonl instead of parquet"
+_METADATA = b'"_sdc_'
 
 
 class RecordKeyMissingError(MessageError, MissingKeyPropertiesError):
@@ -98,6 +99,12 @@ class LandingSink(Sink):
             raise unusable_landing(landing.stream, problem)
         return landing
 
+    @cached_property
+    def _drops_undeclared(self) -> bool:
+        """Whether `_sdc_` properties that the SCHEMA lacks are dropped: nothing could hold them."""
+        is_table = PART_FORMATS[self.target.encoding_of(self.landing).format].is_columnar
+        return is_table or self.schema.get("additionalProperties") is False
+
     def get_validator(self) -> BaseJSONSchemaValidator | None:
         """Return a compiled validator, or None with `validate_records: false`."""
         return CompiledValidator(self.schema) if self.validate_schema else None
@@ -114,6 +121,14 @@ class LandingSink(Sink):
             metadata = {"time_extracted": message.time_extracted, "version": message.version}
             record, text = dict(record), None
             self._add_sdc_metadata_to_record(record, metadata, {})
+        elif self._drops_undeclared and (text is None or _METADATA in text):
+            known = self.schema.get("properties", {})
+            kept = {
+                name: value
+                for name, value in record.items()
+                if name in known or not name.startswith("_sdc_")
+            }
+            record, text = kept, text if len(kept) == len(record) else None
         self._check(message, record)
         if self._preprocesses:
             record, text = self.preprocess_record(record, {}), None

@@ -267,7 +267,7 @@ class LandingTarget(StopOnSignal, Target):
         Raises:
             ConfigurationError: the file cannot be created.
         """
-        encoding = self._encoding(sink.landing)
+        encoding = self.encoding_of(sink.landing)
         file = self.new_landing_file(sink.landing, f".{encoding.suffix}")
         rolling = rolling_file(file, encoding, self.settings.bounds, sink.schema)
         self._next_due = min(self._next_due, rolling.due_at)
@@ -307,7 +307,7 @@ class LandingTarget(StopOnSignal, Target):
                 routes.append((sink, None if is_plain else stream_map))
         return routes
 
-    def _encoding(self, landing: StreamLanding) -> Encoding:
+    def encoding_of(self, landing: StreamLanding) -> Encoding:
         """Return the configured encoding, or the default of the only format that a stream reads."""
         configured = self.settings.encoding
         if landing.format in (SourceFormat.AUTO, configured.format.value):

@@ -145,6 +145,19 @@ def test_metadata_columns_of_the_tap_are_kept(home: TargetHome, file_format: str
     assert created.schema.declared.names == ("id", "_sdc_deleted_at")
 
 
+@pytest.mark.parametrize(
+    ("file_format", "strict", "kept"),
+    [("jsonl", False, True), ("jsonl", True, False), ("parquet", False, False)],
+)
+def test_undeclared_metadata_columns_are_kept_where_possible(
+    home: TargetHome, file_format: str, strict: bool, kept: bool
+) -> None:
+    shape = {"properties": {"id": {"type": "integer"}}, "additionalProperties": not strict}
+    sent = {"id": 1, "_sdc_received_at": "2026-01-01"}
+    home.run(schema(schema=shape), record(1, record=sent), format=file_format)
+    assert home.records() == [sent if kept else {"id": 1}]
+
+
 def test_activate_version_starts_a_new_file_and_loses_nothing(home: TargetHome) -> None:
     home.run(
         schema(),
@@ -312,6 +325,10 @@ def test_stream_file_is_not_created_in_the_folder_of_the_demo(
     demo.mkdir(parents=True)
     home.run(schema(), record(1))
     assert (list(load_streams(home.root / "streams")), list(demo.iterdir())) == (["orders"], [])
+    (home.root / "streams").rename(home.root / "moved")
+    (home.root / "moved/orders").rename(demo / "orders")  # as an earlier release created it
+    home.run(schema(), record(2))
+    assert not (home.root / "streams").exists()
 
 
 def test_columns_of_schema_with_references_are_inferred(home: TargetHome) -> None:
