@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import pwd
+import re
 import shlex
 import shutil
 import signal
@@ -28,7 +29,8 @@ from batch_pipeline.model.errors import ConfigurationError, requires_extra
 # The variables that Postgres programs use. Others may contain secrets.
 _INHERITED_VARIABLES = {"HOME", "LANG", "PATH", "TMPDIR", "TZ"}
 _INHERITED_PREFIXES = ("DYLD_", "LC_", "LD_", "PG")
-_UNQUOTED = set('"$`')  # pg_ctl passes paths between double quotes to a shell
+# pg_ctl passes paths between double quotes to a shell.
+_EXPANDED = re.compile(r"[\"`]|\$[A-Za-z0-9_({@*#?$!-]|\\[\\$]")
 
 
 def private_socket_folder(data: Path, proposed: Path, user: str | None) -> Path:
@@ -108,10 +110,10 @@ def ensure_running(folder: Path) -> str:
         ConfigurationError: the server did not start.
     """
     folder = folder.resolve()
-    if unquoted := set(str(folder)) & _UNQUOTED:
+    if expanded := _EXPANDED.search(str(folder)):
         raise ConfigurationError(
-            f"The embedded PostgreSQL in {folder} cannot be started: the path has the character "
-            f"{min(unquoted)}, which pg_ctl does not quote. Nothing was created there. Set "
+            f"The embedded PostgreSQL in {folder} cannot be started: the path has "
+            f"{expanded[0]}, which pg_ctl does not quote. Nothing was created there. Set "
             f"BATCH_PIPELINE_HOME to another folder, or name your own server in "
             f"BATCH_PIPELINE_INVENTORY_CONN."
         )
