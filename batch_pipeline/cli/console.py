@@ -16,7 +16,9 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.console import Console
@@ -305,43 +307,58 @@ def exit_on_errors(interrupted: str) -> Iterator[None]:
     `interrupted` is the next step after an interrupt, unless its exception has another one.
     """
     try:
+        with _errors_printed(interrupted):
+            yield
+    except (ReaderGoneError, BrokenPipeError):  # exit like other filters
+        _discard(sys.stdout)
+        _discard(sys.stderr)
+        sys.exit(128 + signal.SIGPIPE)
+
+
+@contextmanager
+def _errors_printed(interrupted: str) -> Iterator[None]:
+    try:
         yield
     except (KeyboardInterrupt, click.Abort) as stop:
         interrupt = stop.__cause__ or stop  # of click's exception
         print_error(f"Interrupted. {str(interrupt) or interrupted}")
         sys.exit(EXIT_INTERRUPTED)
-    except (ReaderGoneError, BrokenPipeError):  # exit like other filters
-        _discard_output()
-        sys.exit(128 + signal.SIGPIPE)
     except PipelineError as error:
         exit_with([error])
     except OSError as error:
-        if not _is_of_output(error):
+        if _is_of_output(error):
+            _discard(sys.stdout)
+            problem, step = f"The output cannot be written ({error.strerror})", "Correct it"
+        elif isinstance(error, FileNotFoundError) and _is_folder_gone():
+            problem, step = "The current folder was deleted", "Change to another one"
+        else:
             raise
-        _discard_output()
-        step = "Correct it and run the command again."
-        print_error(f"The output cannot be written ({error.strerror}). {step}")
+        print_error(f"{problem}. {step} and run the command again.")
         sys.exit(EXIT_OPERATOR)
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-
-
-def _is_of_output(error: OSError) -> bool:
-    """Return whether the output cannot be written; errors of other files mostly name the file."""
-    if error.filename is not None or error.errno not in _FULL:
-        return False
+def _is_folder_gone() -> bool:
     try:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-    except OSError as another:
-        return another.errno == error.errno
+        Path.cwd()
+    except FileNotFoundError:
+        return True
     return False
 
 
-def _discard_output() -> None:
-    """Discard the output, also what is still in a buffer."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_WRITERS = ("click.", "rich.", "batch_pipeline.cli.")
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Return whether the output could not be written: the code that raised the error writes it."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    is_nameless = error.filename is None
+    return is_nameless and error.errno in _FULL and frames[-1].startswith(_WRITERS)
+
+
+def _discard(output: TextIO) -> None:
+    """Discard an output, also what is still in a buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 def _code(error: PipelineError) -> int:

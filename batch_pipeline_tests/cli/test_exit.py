@@ -94,6 +94,15 @@ def test_command_whose_output_is_closed_exits_like_other_filters(words: tuple[st
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+def test_error_into_a_closed_output_exits_like_other_filters() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as output:
+        words = [sys.executable, "-m", "batch_pipeline", "init", "--from", "/nowhere"]
+        done = subprocess.run(words, stdout=output, stderr=output, check=False)
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
 @pytest.mark.parametrize("words", [f"-c {shlex.quote(PRINTED.format('say'))}", "-m {} --help"])
 def test_command_whose_output_cannot_be_written_says_so(words: str) -> None:
     done = shell(f"{words} >/dev/full")
