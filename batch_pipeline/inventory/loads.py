@@ -18,6 +18,7 @@ from batch_pipeline.inventory.connection import (
     LockClass,
     fetch_column,
     fetch_rows,
+    fetch_value,
     lock_in_transaction,
     transaction,
 )
@@ -256,6 +257,8 @@ class TargetLoads:
         only the others would have old records again.
         """
         all_labels = list(labels)
+        if not fetch_value(self.engine, sa.select(_has_backfills(stream))):
+            return all_labels
         chosen = newest_generations(stream).where(matches_labels(labels))
         with transaction(self.engine) as connection:
             rows = connection.execute(chosen).all()
@@ -306,6 +309,12 @@ def _loaded_attempts(connection: sa.Connection, stream: str, target: str, label:
     query = newest_generations(stream).where(matches_labels([label]))
     rows = connection.execute(query.where(sa.or_(_has_load(target), ARE_REMOVED)))
     return {row.attempt_id for row in rows if label_from_row(row) == label}
+
+
+def _has_backfills(stream: str) -> sa.ColumnElement[bool]:
+    return sa.exists().where(
+        job.c.stream == stream, job.c.kind == JobKind.BACKFILL, job.c.publish_count > 0
+    )
 
 
 def _replaces_items(attempt_ids: Collection[int]) -> sa.ColumnElement[bool]:
@@ -365,12 +374,9 @@ def _pending(stream: str, target: str) -> sa.Select[Any]:
 
 def _loading(engine: sa.Engine, stream: Stream, row: sa.Row[Any]) -> Loading:
     # A target may have loaded a backfill without a record if the process was killed afterwards.
-    has_backfills = sa.exists().where(
-        job.c.stream == stream.name, job.c.kind == JobKind.BACKFILL, job.c.publish_count > 0
-    )
     query = (
         sa.select(attempt_item.c.item_id)
-        .where(attempt_item.c.attempt_id == row.attempt_id, has_backfills)
+        .where(attempt_item.c.attempt_id == row.attempt_id, _has_backfills(stream.name))
         .order_by(attempt_item.c.item_id)
     )
     return Loading(

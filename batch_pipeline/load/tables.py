@@ -82,7 +82,8 @@ def layout_of(
     for column in schema.columns:
         if column.type is ColumnType.UNKNOWN:
             continue
-        if column.name == BATCH and LineageColumn.BATCH_ID in lineage:
+        is_label = LineageColumn.BATCH_ID in lineage or column.type is ColumnType.STRING
+        if column.name == BATCH and is_label:  # as of the stream's former lineage
             continue  # the loader writes the batch's label instead
         name = short_name(column.name)
         if name in records or name in {BATCH, ORDER, POSITION}:

@@ -141,7 +141,13 @@ def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
     while group := list(islice(pending, size)):
         free = [one for one in group if not _is_held_up(one, held_up, held_items)]
         yield from (Outcome(loading=one) for one in group if one not in free)
-        yield from _load_group(context, free, held_up, held_items)
+        for outcome in _load_group(context, free, held_up, held_items):
+            one = outcome.loading
+            if outcome.loaded is not None and one.failed_before and one.item_ids:
+                # A refused batch does not hold up later ones, and has now replaced their records.
+                later = context.loads.with_later(context.stream.name, [one.label])[1:]
+                context.loads.void(context.stream.name, context.target, later)
+            yield outcome
 
 
 def _is_held_up(one: Loading, held_up: Collection[str], held_items: set[int]) -> bool:

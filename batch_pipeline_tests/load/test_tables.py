@@ -144,6 +144,13 @@ def test_invalid_or_reserved_column_name_is_rejected(warehouse: Warehouse) -> No
         assert connection.execute("SELECT to_regclass('orders')").fetchone() == (None,)
 
 
+def test_label_column_of_a_former_lineage_is_replaced(warehouse: Warehouse) -> None:
+    """Schemas keep it, although `lineage` no longer has it and new records lack it."""
+    warehouse.lineage = ()
+    warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID, ("_batch_id", "string")))
+    assert warehouse.rows("id", "_batch_id") == [(1, "00000001-00000010")]
+
+
 def test_upsert_sets_columns_missing_in_a_newer_batch_to_null(warehouse: Warehouse) -> None:
     people = [{"id": 1, "name": "Ann"}, {"id": 2, "name": "Bob"}]
     warehouse.publish_and_load(people, schema=schema_of(ID, NAME), target=UPSERT)

@@ -94,3 +94,28 @@ def test_backfill_without_item_ids_is_refused_and_later_batches_are_loaded(
         (BACKFILL_LABEL, "failed"),
         (SECOND, "loaded"),
     ]
+
+
+def test_backfill_that_was_refused_does_not_replace_later_records(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """A batch that is published again, as the refusal advises, is loaded before the backfill."""
+    [first] = planned(database)
+    publish_file(database, first, tmp_path)
+    load_all(database, database_url, tmp_path)
+    item_id = Column.from_text("_item_id", "integer")
+    database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
+    database.backfills.plan(request, database.meta_table("orders"))
+    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
+    publish_item(database, first, tmp_path, generation=2)
+    outcomes = [outcome_states(load_all(database, database_url, tmp_path)) for _ in range(4)]
+    assert outcomes == [
+        [(BACKFILL_LABEL, "failed"), (FIRST, "loaded")],
+        [(BACKFILL_LABEL, "loaded")],
+        [(FIRST, "loaded")],
+        [],
+    ]
+    with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
+        rows = connection.execute("SELECT order_id, _batch_id FROM orders").fetchall()
+    assert rows == [(7, FIRST)]
