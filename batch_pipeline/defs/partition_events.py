@@ -15,7 +15,6 @@ from batch_pipeline.defs.metadata import generation_of, latest_generation
 from batch_pipeline.defs.names import (
     DATA_VERSION_TAG,
     DRAIN_TAG,
-    LAUNCH_TAG,
     RESUME_TAG,
     RETRY_TAG,
 )
@@ -190,12 +189,18 @@ def repeated(context: Context) -> set[str]:
 
     A person's re-execution of all steps repeats no run.
     """
+    return {run.run_id for run in _repeated_runs(context)}
+
+
+def _repeated_runs(context: Context) -> list[dg.DagsterRun]:
+    """Return a run, then the failed runs that it repeats, the first one at the end."""
     run: dg.DagsterRun | None = context.run
-    ids = {context.run.run_id}
-    while run is not None and run.parent_run_id is not None and _is_repeat(run):
-        ids.add(run.parent_run_id)
-        run = context.instance.get_run_by_id(run.parent_run_id)
-    return ids
+    runs = list[dg.DagsterRun]()
+    while run is not None:
+        runs.append(run)
+        parent = run.parent_run_id if _is_repeat(run) else None
+        run = None if parent is None else context.instance.get_run_by_id(parent)
+    return runs
 
 
 def _is_repeat(run: dg.DagsterRun) -> bool:
@@ -232,7 +237,7 @@ def already_published_by_run(
     other repeated runs skip batches that they, or a run that they repeat, have published.
     """
     run, manifests = context.run, database.manifests
-    is_new = is_launched(run) or {LAUNCH_TAG, RESUME_TAG} <= run.tags.keys()
+    is_new = is_launched(_repeated_runs(context)[-1])
     if not (is_new or context.retry_number or _is_repeat(run)):
         return None
     manifest = manifests.of_batch(batch)

@@ -411,7 +411,7 @@ def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
         default_status=sensor_status(*streams),
         description="Closes attempts of failed runs, and cancels batches of cancelled runs.",
     )
-    def run_ends(
+    def evaluate(
         context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource
     ) -> dg.SkipReason:
         pipeline = batch_pipeline.pipeline
@@ -419,13 +419,14 @@ def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
         since = float(context.cursor or now)
         ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
         closed = cancelled = 0
+        run_ends = pipeline.database.run_ends
         try:
             close_silent_runs(pipeline, context.instance, now)
             for run in ended_runs(context.instance, since, *ended):
                 if run.status is dg.DagsterRunStatus.CANCELED:
                     cancelled += cancel_batches(pipeline, context.instance, streams, run)
-                else:
-                    closed += pipeline.database.run_ends.close_failed(run.run_id, _FAILED)
+                elif names.DRAIN_TAG not in run.tags or not run_ends.is_working(run.run_id):
+                    closed += run_ends.close_failed(run.run_id, _FAILED)
         except PipelineError as error:
             return dg.SkipReason(str(error))  # the next tick starts at the same time
         context.update_cursor(str(now))
@@ -434,7 +435,7 @@ def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
             f"Attempts of failed runs closed: {closed}. Batches cancelled: {cancelled}.{advice}"
         )
 
-    return run_ends
+    return evaluate
 
 
 def stream_files_sensor(

@@ -93,8 +93,9 @@ def test_re_executed_run_of_a_sensor_encodes_a_published_or_cancelled_batch(
     run = execute(job, harness.instance, tags)
     resumed = execute(job, harness.instance, {RESUME_TAG: "true", **tags}, retry_of=run)
     repeated = execute(job, harness.instance, tags, retry_of=run)
-    encoded = [not each.is_success for each in (run, resumed, repeated)]
-    assert encoded == [False, not is_published, True]
+    again = execute(job, harness.instance, {RESUME_TAG: "true", **tags}, retry_of=repeated)
+    encoded = [not each.is_success for each in (run, resumed, repeated, again)]
+    assert encoded == [False, not is_published, True, True]
 
 
 def test_unknown_key_fails_without_an_attempt(harness: DefsHarness) -> None:
