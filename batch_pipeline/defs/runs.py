@@ -16,7 +16,9 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs import names
 from batch_pipeline.defs.instance.private_api import (
     is_backfill_failed,
+    last_event_at,
     planned_assets,
+    report_dead,
     tag_run,
 )
 from batch_pipeline.defs.partitions import KeyOrder, backfills_of, batches_of
@@ -28,11 +30,6 @@ _REPEATED_WITHIN = timedelta(minutes=5)
 _OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by this much
 _BACKFILL_FAILED = "Dagster cancelled its run, because the Dagster backfill failed"
 _SILENT_SECONDS = 900
-_DIED = (
-    "The process of this run exited without reporting. What it had published stays published; the "
-    "other batches are encoded by another run."
-)
-_CANCELLED = "A user cancelled this run, whose process then exited without reporting."
 BEGUN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 CREATED = [dg.DagsterRunStatus.NOT_STARTED, *BEGUN]
 _UNFINISHED = [dg.DagsterRunStatus.QUEUED, *CREATED]
@@ -181,26 +178,12 @@ def close_silent_runs(pipeline: Pipeline, instance: dg.DagsterInstance, now: flo
         record.dagster_run
         for record in instance.get_run_records(dg.RunsFilter(statuses=CREATED))
         if names.DRAIN_TAG in record.dagster_run.tags
-        and now - _last_event(instance, record) > _SILENT_SECONDS
+        and now - last_event_at(instance, record) > _SILENT_SECONDS
     ]
     dead = [run for run in silent if not pipeline.database.run_ends.is_working(run.run_id)]
     for run in dead:
         report_dead(instance, run)
     return len(dead)
-
-
-def _last_event(instance: dg.DagsterInstance, record: dg.RunRecord) -> float:
-    run_id = record.dagster_run.run_id
-    events = instance.get_records_for_run(run_id, limit=1, ascending=False).records
-    return max([record.update_timestamp.timestamp(), *(event.timestamp for event in events)])
-
-
-def report_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    """Report a run whose process died as failed, or as cancelled if it was being cancelled."""
-    if run.status is dg.DagsterRunStatus.CANCELING:
-        instance.report_run_canceled(run, _CANCELLED)
-    else:
-        instance.report_run_failed(run, _DIED)
 
 
 def cancel_batches(

@@ -16,9 +16,10 @@ from dagster._core.instance.ref import InstanceRef
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
+from batch_pipeline.defs.instance.private_api import report_dead
 from batch_pipeline.defs.names import DRAIN_TAG, files_key
 from batch_pipeline.defs.partitions import backfills_of, batches_of
-from batch_pipeline.defs.runs import BEGUN, CREATED, close_silent_runs, report_dead
+from batch_pipeline.defs.runs import BEGUN, CREATED, close_silent_runs
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
 

@@ -82,6 +82,28 @@ def is_backfill_failed(instance: dg.DagsterInstance, backfill_id: str) -> bool:
     return backfill is not None and backfill.status.value in ("FAILING", "FAILED")
 
 
+_DIED = (
+    "The process of this run exited without reporting. What it had published stays published; the "
+    "other batches are encoded by another run."
+)
+_CANCELLED = "A user cancelled this run, whose process then exited without reporting."
+
+
+def report_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Report a run whose process died as failed, or as cancelled if it was being cancelled."""
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, _CANCELLED)
+    else:
+        instance.report_run_failed(run, _DIED)
+
+
+def last_event_at(instance: dg.DagsterInstance, record: dg.RunRecord) -> float:
+    """Return when a run last changed or had an event, in seconds since 1970."""
+    run_id = record.dagster_run.run_id
+    events = instance.get_records_for_run(run_id, limit=1, ascending=False).records
+    return max([record.update_timestamp.timestamp(), *(event.timestamp for event in events)])
+
+
 def tag_run(instance: dg.DagsterInstance, run_id: str, tag: str, value: str) -> None:
     """Add a tag to a run."""
     instance.add_run_tags(run_id, {tag: value})
