@@ -237,10 +237,13 @@ def already_published_by_run(
     other repeated runs skip batches that they, or a run that they repeat, have published.
     """
     run, manifests = context.run, database.manifests
-    is_new = is_launched(_repeated_runs(context)[-1])
+    runs = _repeated_runs(context)
+    is_new = is_launched(runs[-1])
     if not (is_new or context.retry_number or _is_repeat(run)):
         return None
     manifest = manifests.of_batch(batch)
-    if manifest is None or not (is_new or manifests.run_of(manifest) in repeated(context)):
+    if manifest is None:
+        return None
+    if not is_new and manifests.run_of(manifest) not in {each.run_id for each in runs}:
         return None
     return manifests.with_origin(manifest)
