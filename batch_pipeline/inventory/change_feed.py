@@ -71,12 +71,18 @@ class ChangeFeed:
 
         Backfills are left out. Times are those of the database's clock.
         """
-        return {row.batch_id: row.at for row in fetch_rows(self.engine, _published_at(stream))}
+        query = (
+            sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
+            .select_from(attempts_of_jobs)
+            .where(*_has_published(stream))
+            .group_by(attempt.c.batch_id)
+        )
+        return {row.batch_id: row.at for row in fetch_rows(self.engine, query)}
 
     def last_published_at(self, stream: str) -> datetime | None:
         """Return when a batch of a stream was last published; backfills are left out."""
-        newest = sa.select(sa.func.max(_published_at(stream).subquery().c.at))
-        return fetch_value(self.engine, newest)
+        newest = sa.select(sa.func.max(attempt.c.finished_at)).select_from(attempts_of_jobs)
+        return fetch_value(self.engine, newest.where(*_has_published(stream)))
 
     def since(
         self, stream: str, kinds: Sequence[JobKind], cursors: Mapping[int, Cursor]
@@ -169,13 +175,8 @@ class ChangeFeed:
         return fetch_column(self.engine, sa.select(job.c.name).where(is_open).order_by(job.c.id))
 
 
-def _published_at(stream: str) -> sa.Select[Any]:
-    return (
-        sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
-        .select_from(attempts_of_jobs)
-        .where(is_job_of(stream, *OWN_KINDS), attempt.c.status == AttemptStatus.SUCCEEDED)
-        .group_by(attempt.c.batch_id)
-    )
+def _has_published(stream: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return is_job_of(stream, *OWN_KINDS), attempt.c.status == AttemptStatus.SUCCEEDED
 
 
 def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequence[_Row]:
