@@ -121,7 +121,7 @@ class _Commands(Suggestions):
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse options, of which `--help` and `--version` print."""
+        """Parse options. `--help` and `--version` print while they are parsed."""
         with reader_gone_raised():
             return super().parse_args(ctx, args)
 

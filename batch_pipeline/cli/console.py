@@ -351,9 +351,9 @@ _WRITERS = ("click.", "rich.", "batch_pipeline.cli.")
 
 def _is_of_output(error: OSError) -> bool:
     """Return whether the output could not be written: the code that raised the error writes it."""
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    is_nameless = error.filename is None
-    return is_nameless and error.errno in _FULL and frames[-1].startswith(_WRITERS)
+    *_, (frame, _line) = walk_tb(error.__traceback__)
+    is_of_writer = frame.f_globals.get("__name__", "").startswith(_WRITERS)
+    return is_of_writer and error.filename is None and error.errno in _FULL
 
 
 def _discard(output: TextIO) -> None:

@@ -102,7 +102,7 @@ class TargetBatchPipeline(LandingTarget):
 
     def _described(self, name: str) -> Stream | None:
         """Read the file in the stream's own folder again: it may be invalid, or new."""
-        for folder in (self._pipeline.settings.streams, self._folder_of_new):
+        for folder in dict.fromkeys((self._pipeline.settings.streams, self._folder_of_new)):
             path = folder / name / FILE_NAME
             if path in find_stream_files(folder):
                 stream = read_stream_file(path)
