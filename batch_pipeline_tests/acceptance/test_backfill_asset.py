@@ -62,7 +62,7 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     sandbox.output_of("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
     waiting = backfill(sandbox, "orders.2023")
     assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
-    assert "orders.2023" in sandbox.output_of("run")
+    assert "2023:00000002-00000003" in sandbox.output_of("run")
     assert published(sandbox) == {"00000001-00000003": 3, "00000004-00000006": 3}
     assert published(sandbox, "orders.2023") == {
         "00000002-00000003": 2,
