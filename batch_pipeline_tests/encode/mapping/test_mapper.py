@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord
+from batch_pipeline.encode.chunks import MalformedRecord
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.record_rules import OnNonfinite, RecordMapping
@@ -161,12 +161,7 @@ def test_selection_applies_within_objects() -> None:
 
 
 def test_selection_keeps_key_properties() -> None:
-    made = Mapper.of(stream(mapping=mapping(("name",)), key_properties=("id",)))
-    assert made is not None
-    chunk = made.mapped(
-        JsonRecords(lines=[b'{"id":1,"name":2,"x":3}'], line_numbers=[1], record_numbers=[1])
-    )
-    assert isinstance(chunk, JsonRecords)
+    chunk = mapped(mapping(("name",)), b'{"id":1,"name":2,"x":3}', key_properties=("id",))
     assert chunk.lines == [b'{"id":1,"name":2}']
 
 
