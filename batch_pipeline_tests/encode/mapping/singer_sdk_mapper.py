@@ -14,10 +14,11 @@ from singer_sdk.mapper import PluginMapper
 from singer_sdk.singerlib.catalog import SelectionMask
 from singer_sdk.singerlib.json import deserialize_json, serialize_json
 
-from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests import factories
+from batch_pipeline_tests.encode.writers.part_factories import json_records, table
 
 FAILED = "failed"  # the outcome of a record on which an expression fails
 FILTERED = "filtered"
@@ -91,12 +92,6 @@ def _strict(value: Any) -> Any:
     return str(value) if isinstance(value, bool) else value
 
 
-def json_records(lines: Sequence[bytes]) -> JsonRecords:
-    """Return a chunk of records whose line numbers start at 1."""
-    numbers = range(1, len(lines) + 1)
-    return JsonRecords(lines=list(lines), line_numbers=numbers, record_numbers=numbers)
-
-
 def mapper_of(config: Mapping[str, Any], *, keys: Sequence[str] = ()) -> Mapper | None:
     """Return the mapper of a stream `orders` with the options of the SDK."""
     mapping = RecordMapping(**config)
@@ -107,7 +102,7 @@ def mapped_by_mapper(
     records: Sequence[bytes] | Table, config: Mapping[str, Any], *, keys: Sequence[str] = ()
 ) -> Mapped:
     """Map a table, or lines of JSON."""
-    chunk = records if isinstance(records, Table) else json_records(records)
+    chunk = records if isinstance(records, Table) else json_records(*records)
     mapper = mapper_of(config, keys=keys)
     mapped = chunk if mapper is None else mapper.mapped(chunk)
     assert chunk.good == mapped.good + len(mapped.bad) + mapped.filtered
@@ -123,24 +118,15 @@ def mapped_by_mapper(
     return Mapped(alias=mapper.alias, keys=mapper.key_properties, outcomes=outcomes)
 
 
-def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
-    """Return a table of text cells or of JSON texts, with nulls for absent values."""
+def table_of(lines: Sequence[bytes]) -> Table:
+    """Return a table of JSON texts, with nulls for absent values."""
     records = [json.loads(line) for line in lines]
-    names = list(dict.fromkeys(name for record in records for name in record))
-    arrays = []
-    for name in names:
+    columns = {}
+    for name in dict.fromkeys(name for record in records for name in record):
         values = [record.get(name) for record in records]
-        cells = values if text else [None if one is None else json.dumps(one) for one in values]
-        arrays.append(pa.array(cells, pa.string()))
-    numbers = range(1, len(lines) + 1)
-    marked = frozenset(names)
-    return Table(
-        batch=pa.RecordBatch.from_arrays(arrays, names=names),
-        line_numbers=numbers,
-        record_numbers=numbers,
-        text=marked if text else frozenset(),
-        json=frozenset() if text else marked,
-    )
+        cells = [None if value is None else json.dumps(value) for value in values]
+        columns[name] = pa.array(cells, pa.string())
+    return table(pa.record_batch(columns), json=frozenset(columns))
 
 
 def _rows(table: Table) -> list[Any]:
