@@ -259,6 +259,9 @@ def records(file: LandedFile, stream: Stream) -> NumberedRecords:
     found: NumberedRecords = []
     with open_source(file, stream) as source:
         for chunk in source.reader.chunks(source, stream):
+            if not chunk.bad:  # records are numbered within the item, lines within the file
+                first = len(found) + 1
+                assert [*chunk.record_numbers] == [*range(first, first + chunk.good)]
             found += sorted([*zip(chunk.line_numbers, rows(chunk), strict=True), *bad(chunk)])
     return found
 
@@ -433,19 +436,3 @@ def test_invalid_range_is_rejected(tmp_path: Path, fragment: str, reason: str) -
 def test_range_of_compressed_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadFileError, match="only plain csv and jsonl files in UTF-8"):
         records(_ranged(tmp_path, gzip.compress(os.urandom(50), mtime=0), "#bytes=0-9"), CSV)
-
-
-@pytest.mark.parametrize(
-    ("data", "stream"), [(b"id\n1\n2\n3\n4\n", CSV), (b"{}\n{}\n{}\n{}\n", JSONL)]
-)
-def test_record_numbers_start_at_range_but_lines_at_file(
-    tmp_path: Path, data: bytes, stream: Stream
-) -> None:
-    part = cut(landed(tmp_path, data), 6, stream)[1]
-    with open_source(part, stream) as source:
-        assert source.range is not None
-        [chunk] = source.reader.chunks(source, stream)
-        assert [*chunk.record_numbers] == [1, 2, 3][: chunk.good]
-        assert chunk.good > 1
-        assert [*chunk.line_numbers] == [line for line, _ in records(part, stream)]
-        assert chunk.line_numbers[0] > 2
