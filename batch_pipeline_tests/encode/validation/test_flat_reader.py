@@ -134,6 +134,7 @@ def test_damaged_flat_lines_are_read_as_one_by_one(
 def test_flat_lines_with_unusual_one_are_read_as_one_by_one(usual: str, unusual: str) -> None:
     line = LINE.decode().replace(usual, unusual).encode(errors="surrogateescape")
     assert_same(LINE, line, LINE)
+    assert_same(line, line)
 
 
 def test_flat_reader_returns_nulls_for_optional_column() -> None:

@@ -90,6 +90,7 @@ def is_short_decimal(text: str) -> bool:
 @given(st.lists(_DIGIT_CELLS, min_size=1, max_size=6).filter(any))
 @example(["0.123456789012345", "0.1234567890123456", "-123456789012345", "1234567890123456"])
 @example(["0", "-0", "-0.0", "00.5", "007", "-", "", "-.5", "1.", ".", "1.2.3", "1-2", "--1"])
+@example(["7", "007"])
 @example(["", ""])
 @example(["", "1.5", None, ""])
 def test_number_syntax_of_any_cells_agrees_with_a_pattern_per_cell(texts: list[str | None]) -> None:
