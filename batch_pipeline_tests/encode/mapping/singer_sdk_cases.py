@@ -54,6 +54,7 @@ MAPS = {
     "keep only as text": prop(id="self", __else__="__NULL__"),
     "keep nothing": prop(__else__=None),
     "hash": prop(email="md5(config['seed'] + email) if email else None"),
+    "default for null": prop(email="self or 'x'"),
     "self": prop(email="self.lower() if self else self"),
     "arithmetic with decimals": prop(a="amount * 2", b="amount + qty", c="-amount"),
     "float": prop(a="float(amount) * 1.1", b="float(name)"),

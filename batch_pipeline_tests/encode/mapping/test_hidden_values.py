@@ -24,6 +24,7 @@ HIDING = {
     "select": mapping(("*", "!email")),
     "remove": mapping(email=None),
     "hash": mapping(email="md5(email)"),
+    "keep only": mapping(id="id", name="name", __else__=None),
     "else": mapping(id="id", n="int(name)", __else__=None),
     "hash and fail": mapping(email="sha256(email)", n="datetime.date.fromisoformat(email)"),
     "filter that fails": mapping(email=None, __filter__="int(email) > 1"),

@@ -55,15 +55,21 @@ def test_line_writer_starts_new_part_at_limit_of_records_or_bytes(tmp_path: Path
     assert parts == [b"{}\n" * 3, b"{}\n" * 2, b"x" * 30 + b"\n", b"{}\n"]
 
 
-def test_line_writer_writes_large_uncompressed_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP, Compression.ZSTD])
+def test_line_writer_bytes_do_not_depend_on_appended_sizes(
+    tmp_path: Path, compression: Compression
+) -> None:
     records = [b"%07d" % number * 10 for number in range(50_000)]  # 3.5 MB
-    writer = LineWriter(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
-    for start in range(0, 50_000, 7_000):
-        writer.append(Lines.of(records[start : start + 7_000]))
+    files: list[bytes] = []
+    for step in (7_000, 50_000):
+        (tmp_path / str(step)).mkdir()
+        writer = LineWriter(names(tmp_path / str(step)), PartLimits(), compression)
+        for start in range(0, len(records), step):
+            writer.append(Lines.of(records[start : start + step]))
+        files += map(content, writer.close())
 
-    [part] = writer.close()
-
-    assert content(part).splitlines() == records
+    assert files[0] == files[1]
+    assert compression is not Compression.NONE or files[0].splitlines() == records
 
 
 def test_line_writer_without_records_writes_no_file(tmp_path: Path) -> None:
