@@ -477,14 +477,14 @@ class RecordValidator:
         return column is None or column.type in _NAN_TYPES
 
     def _check_names(self, fields: dict[str, bytes]) -> None:
+        known, limit = self._profile.columns, self._max_columns
         # A rescued key is part of a text, not a column.
         for name in () if self._rescues else fields:
-            if name not in self._profile.columns and (fault := name_fault(name)):
+            if name not in known and (fault := name_fault(name)):
                 raise BadRecordError(f"has the key {quote_key(name)}: {fault}")
-        if len(fields) > self._max_columns:
-            raise BadRecordError(too_many_columns(len(fields), self._max_columns))
-        reason = self._profile.refusal(fields, self._max_columns)
-        if reason is not None and not self._rescues:
+        if len(fields) > limit:
+            raise BadRecordError(too_many_columns(len(fields), limit))
+        if not self._rescues and (reason := self._profile.refusal(fields, limit)):
             raise BadRecordError(reason)
 
     def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:
