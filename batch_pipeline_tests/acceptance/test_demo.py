@@ -45,7 +45,7 @@ def storage_of(sandbox: Sandbox) -> Path:
 @pytest.fixture(scope="module")
 def demo(shared_sandbox: Sandbox) -> tuple[Sandbox, str]:
     """The sandbox and the output of the demo in its home."""
-    return shared_sandbox, shared_sandbox.output_of("demo")
+    return shared_sandbox.in_process(), shared_sandbox.output_of("demo")
 
 
 def test_demo_prints_what_the_readme_shows(demo: tuple[Sandbox, str]) -> None:

@@ -85,7 +85,7 @@ def _feed(sandbox: Sandbox, url: str) -> Iterator[Feed]:
 @pytest.fixture
 def sqlite_feed(sandbox: Sandbox, warm_spark: str, database_url: str) -> Iterator[Feed]:
     """A feed from a SQLite table."""
-    sandbox = sandbox.with_variables(
+    sandbox = sandbox.in_process(
         BATCH_PIPELINE_SPARK_REMOTE=warm_spark, BATCH_PIPELINE_INVENTORY_CONN=database_url
     )
     with _feed(sandbox, f"sqlite:///{sandbox.folder}/ops.db") as feed:
@@ -95,7 +95,7 @@ def sqlite_feed(sandbox: Sandbox, warm_spark: str, database_url: str) -> Iterato
 @pytest.fixture
 def postgres_feed(sandbox: Sandbox, warm_spark: str, empty_database_url: str) -> Iterator[Feed]:
     """A feed from a Postgres table; the inventory is on the embedded server."""
-    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    sandbox = sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     with _feed(sandbox, empty_database_url) as feed:
         yield feed
 
@@ -169,9 +169,7 @@ def test_unreachable_user_database_changes_nothing(sqlite_feed: Feed) -> None:
     sqlite_feed.check_complete()
 
 
-# Dagster uses deprecated names of pydantic.
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 def test_sensor_launches_new_and_late_rows(
     sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
