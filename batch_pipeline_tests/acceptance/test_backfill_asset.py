@@ -53,7 +53,7 @@ def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
         "orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3, "backfills": True}
     )
     sandbox.land("orders", FILES)
-    warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    warm = sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     warm.output_of("run")
     return warm
 
