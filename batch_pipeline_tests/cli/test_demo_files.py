@@ -52,16 +52,12 @@ def test_next_steps_name_the_setting_without_which_they_miss_the_stream(
     assert (setting in capsys.readouterr().out) is (other is not None)
 
 
-def test_second_write_changes_no_file(demo: Path) -> None:
-    before = _file_stats(demo)
-    write_demo(demo)
-    assert _file_stats(demo) == before
-
-
-def test_second_write_restores_order_files_and_keeps_the_stream_file(demo: Path) -> None:
+def test_second_write_restores_order_files_only(demo: Path) -> None:
     """Users may edit the stream file."""
     first, second, *_ = files_of(demo)
-    original = first.read_bytes()
+    original, before = first.read_bytes(), _file_stats(demo)
+    write_demo(demo)
+    assert _file_stats(demo) == before
     first.write_text("order_id\n1\n")
     second.unlink()
     stream_file = demo / "streams" / "demo_orders" / "defs.yaml"
