@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -237,12 +236,6 @@ def wait_until(
         if time.monotonic() > deadline:
             pytest.fail(f"waited {seconds} s for: {what}")
         time.sleep(pause_seconds)
-
-
-def kill_group(process: "subprocess.Popen[str]") -> None:
-    """Kill a process group by its leader."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(LONGEST_SECONDS)
 
 
 def manifests(storage: Path) -> list[dict[str, Any]]:
