@@ -51,6 +51,7 @@ def test_parse_bytes_rejects_sizes_beyond_64_bits(text: str) -> None:
         (0.5, timedelta(milliseconds=500)),
         ("5m", timedelta(minutes=5)),
         ("1.5 h", timedelta(minutes=90)),
+        ("2d", timedelta(days=2)),
         ("0", timedelta(0)),
     ],
 )
@@ -69,6 +70,7 @@ def test_parse_duration_rejects_invalid_text(text: str) -> None:
     [
         (0, "0 B"),
         (1023, "1023 B"),
+        (1024, "1 KiB"),
         (1536, "1.5 KiB"),
         (2**20 - 1, "1 MiB"),
         (5000 * 2**40, "5000 TiB"),
@@ -87,6 +89,7 @@ def test_format_bytes_uses_the_largest_unit(size: int, text: str) -> None:
         (timedelta(milliseconds=850), "850ms"),
         (timedelta(seconds=12.34), "12.3s"),
         (timedelta(seconds=59.99), "1m"),
+        (timedelta(seconds=303), "5m 3s"),
         (timedelta(hours=1, minutes=5, seconds=59), "1h 5m"),
         (timedelta(days=2, minutes=4), "2d"),
         (timedelta(seconds=-3), "-3s"),
