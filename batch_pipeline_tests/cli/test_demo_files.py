@@ -68,14 +68,18 @@ def test_second_write_restores_order_files_only(demo: Path) -> None:
     assert stream_file.read_text() == "# mine\n"
 
 
-def test_reset_deletes_the_stream_of_the_demo_and_no_other(demo: Path, database_url: str) -> None:
-    settings = {"home": demo.parent, "inventory_conn": database_url}
+def test_reset_deletes_the_stream_of_the_demo_and_no_other(
+    demo: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Dagster's instance reads the environment.
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(demo.parent))
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
     other = demo / "streams" / "invoices"
     shutil.copytree(demo / "streams" / "demo_orders", other)
     text = (other / "defs.yaml").read_text()
     (other / "defs.yaml").write_text(text.replace("demo_orders", "invoices"))
     (demo / "batches").mkdir()
-    with closing(Pipeline.from_environment({}, settings)) as pipeline:
+    with closing(Pipeline.from_environment()) as pipeline:
         items = {name: pipeline.database.meta_table(name) for name in ("demo_orders", "invoices")}
         for name in items:
             register(pipeline.database, 1, name=name)
