@@ -81,7 +81,7 @@ class Sandbox:
 
     def run(self, *arguments: str, **options: Any) -> CompletedCommand:
         """Run the command; `options` are passed to `subprocess.run`."""
-        settings = {"cwd": self.folder, "env": self.environment} | options
+        settings: dict[str, Any] = {"cwd": self.folder, "env": self.environment, **options}
         if self.program is None:
             return _run_here(arguments, **settings)
         return run_program(*self.program, *arguments, **settings)
@@ -204,7 +204,7 @@ def _run_here(
     message = f"Error: {error}\n" if isinstance(error, PipelineError) else ""
     if isinstance(error, PipelineError):
         code = exit_code([error])
-    elif not isinstance(error, SystemExit | None):
+    elif error is not None and not isinstance(error, SystemExit):
         raise error
     if stderr == subprocess.STDOUT:
         return CompletedCommand(arguments, code, result.output + message)
