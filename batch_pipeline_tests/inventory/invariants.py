@@ -53,8 +53,14 @@ def check_invariants(database: Database, *, max_attempts_changed: bool = False) 
         # One snapshot, because other sessions may write concurrently.
         connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
-            rows = Rows(connection)
-    broken = [
+            broken = violations(connection, max_attempts_changed=max_attempts_changed)
+    assert broken == [], "\n".join(broken)
+
+
+def violations(connection: sa.Connection, *, max_attempts_changed: bool = False) -> list[str]:
+    """Describe every violated invariant."""
+    rows = Rows(connection)
+    return [
         *_states(rows, max_attempts_changed=max_attempts_changed),
         *_attempts(rows),
         *_ranges(rows),
@@ -63,7 +69,6 @@ def check_invariants(database: Database, *, max_attempts_changed: bool = False) 
         *_children(rows),
         *_publish_numbers(rows),
     ]
-    assert broken == [], "\n".join(broken)
 
 
 def derived_state(
