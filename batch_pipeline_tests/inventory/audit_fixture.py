@@ -37,13 +37,14 @@ def acquire_request(
     return AcquireRequest(terms=JobTerms(**terms), limits=bounds, config=config, window=window)
 
 
-def succeed(database: Database, table: ReflectedMetaTable, attempt: Attempt) -> list[int]:
-    """Publish an attempt on a table and return the ids of its items."""
+def succeed(
+    database: Database, table: ReflectedMetaTable, attempt: Attempt
+) -> tuple[int, list[int]]:
+    """Publish an attempt on a table; return its generation and the ids of its items."""
     items = read_items(database.engine, table, attempt.batch)
     ids = [item.id for item in items]
     seen = ItemIdSet.of(ids, weight=sum(item.weight for item in items))
-    database.attempts.succeed(attempt, logging=None, seen=seen)
-    return ids
+    return database.attempts.succeed(attempt, logging=None, seen=seen), ids
 
 
 @dataclass
@@ -81,7 +82,7 @@ class Feed:
 
     def succeed(self, attempt: Attempt) -> list[int]:
         """Publish an attempt and return the ids of its items."""
-        ids = succeed(self.database, self.table, attempt)
+        _, ids = succeed(self.database, self.table, attempt)
         self.taken += ids
         return ids
 

@@ -138,9 +138,9 @@ class InventoryFixture:
         what = encoded(attempt.stem, items=reports)
         return self.database.attempts.publish(attempt, what, stream())
 
-    def succeed(self, attempt: Attempt) -> object:
-        """Publish an attempt of the user's table."""
-        return succeed(self.database, self.files_job.source.table, attempt)
+    def succeed(self, attempt: Attempt) -> int:
+        """Publish an attempt of the user's table and return its generation."""
+        return succeed(self.database, self.files_job.source.table, attempt)[0]
 
     def finish(self) -> None:
         """Do all remaining work; check that each job published each item exactly once."""

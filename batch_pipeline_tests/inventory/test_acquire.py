@@ -207,6 +207,9 @@ def test_batch_of_dead_worker_is_acquired_first(files_job: FilesJob, database_ur
 
 
 @pytest.mark.guarantee("G1", "G2")
+@pytest.mark.parametrize(
+    "files_job", ["server", pytest.param("client", marks=pytest.mark.long)], indirect=True
+)
 def test_acquire_by_eight_workers_has_no_overlap_or_gap(
     files_job: FilesJob, database_url: str
 ) -> None:
