@@ -272,6 +272,16 @@ def test_concurrent_bisect_publishes_every_good_item_once(
     check_invariants(database)
 
 
+def test_half_is_split_at_first_failure_or_third_interruption(
+    database: Database, files: ReflectedMetaTable
+) -> None:
+    feed = _feed(database, files, range(1, 5), max_count=4)
+    for status in [AttemptStatus.FAILED] * 3 + [AttemptStatus.ABANDONED] * 3:
+        database.attempts.fail(feed.acquired(max_attempts=3), "gone", status)
+    assert _live_batches(database) == [(1, 2, "dead"), (3, 4, "planned")]
+    check_invariants(database)
+
+
 def test_split_tiles_range_and_halves_remaining_items(
     database: Database, files: ReflectedMetaTable
 ) -> None:
