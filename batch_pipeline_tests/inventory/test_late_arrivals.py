@@ -10,7 +10,7 @@ from batch_pipeline.inventory import late_arrivals
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.model.audit import Audit, CountedNames
-from batch_pipeline.model.batch import MIN_ID, Batch, IdRange
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, Batch, IdRange
 from batch_pipeline.model.errors import JobChangedError, UnknownJobError
 from batch_pipeline.model.filter import Condition, Operator
 from batch_pipeline.model.job import JobKind
@@ -176,6 +176,27 @@ def test_items_of_long_scattered_list_are_read(any_feed: Feed) -> None:
     items = any_feed.table.items_of_batch(listed, None)
     assert [item.id for item in items] == [uid for uid in requested if uid != 104]
     assert (items[0].item, items[0].weight) == ("file-2", 10)
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_rows_in_gaps_of_dead_or_cancelled_batch_are_late(
+    database: Database, files: ReflectedMetaTable, *, is_dead: bool
+) -> None:
+    feed = Feed(database, files)
+    insert(files, dict.fromkeys((2, 4, 6), 10))
+    while is_dead and (attempt := feed.acquire()) is not None:
+        database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
+    if not is_dead:
+        feed.acquired()
+        database.jobs.cancel("job")
+    insert(files, {3: 10, 5: 10})
+    assert feed.audit().late.first == (3, 5)
+    assert feed.drain() == [[3, 5]]
+    database.jobs.retry("job")
+    assert feed.drain() == [[2, 4, 6]]
+    again = feed.audit()
+    assert (again.late.count, again.known) == (0, 2)
+    check_invariants(database)
 
 
 def test_batch_restarted_during_audit_is_left_to_next_audit(feed: Feed) -> None:

@@ -301,6 +301,20 @@ def test_split_tiles_range_and_halves_remaining_items(
     check_invariants(database)
 
 
+def test_split_of_list_batch_divides_list(database: Database, files: ReflectedMetaTable) -> None:
+    """All listed ids are kept, including one whose row was deleted."""
+    late = [5, 6, 50, 77, 90]
+    feed = _feed(database, files, set(range(1, 101)).difference(late), max_count=100)
+    feed.drain()
+    insert(files, dict.fromkeys(late, 10))
+    assert feed.audit().late_batches == 1
+    delete(files, files.uid == 50)
+    first, second = database.jobs.split("job", "5..90", files)
+    assert (first.item_ids, first.weight, str(first.id_range)) == ((5, 6, 50), 20, "5..50")
+    assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
+    check_invariants(database)
+
+
 def test_split_of_stream_batch_replaces_it_by_halves(database: Database) -> None:
     register(database, 5)
     [batch] = plan(database, limits())
