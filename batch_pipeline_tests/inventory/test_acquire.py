@@ -20,7 +20,7 @@ from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.model.batch import MAX_ID, Attempt, IdRange
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, Attempt, AttemptStatus, IdRange
 from batch_pipeline.model.errors import DatabaseUnreachableError, FencedError, JobChangedError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.filter import Condition, Operator
@@ -169,6 +169,20 @@ def test_acquire_matches_reference_cut(
     check_invariants(files_job.database)
 
 
+def test_acquire_within_windows_takes_each_id_once(files_job: FilesJob) -> None:
+    """Ids outside a window are acquired later."""
+    files_job.add(dict.fromkeys(range(1, 101), 1))
+    window = IdRange(first_id=50, last_id=60)
+    assert files_job.ranges(weight_limit(5), window=window) == ["50..54", "55..59", "60..60"]
+    assert files_job.ranges(window=IdRange(first_id=40, last_id=70)) == ["40..49", "61..70"]
+    assert files_job.ranges() == ["1..39", "71..100"]
+    bookmarks = query(files_job.database, "SELECT first_id, last_id FROM batch_pipeline.bookmark")
+    assert bookmarks == [(MIN_ID, 100)]
+    files_job.add({101: 1})
+    assert files_job.ranges() == ["101..101"]
+    check_invariants(files_job.database)
+
+
 def test_acquire_with_other_filter_is_rejected(files_job: FilesJob) -> None:
     """Ids that the first filter excluded must not be skipped silently."""
     files_job.add({1: 1})
@@ -187,6 +201,21 @@ def test_acquire_from_job_of_stream_is_rejected(files_job: FilesJob, kind: str) 
     execute(files_job.database, create, meta_table=files_job.source.name, kind=kind)
     with pytest.raises(JobChangedError, match="it belongs to the stream 'orders'"):
         files_job.acquire(job="orders")
+
+
+def test_failed_batch_is_retried_after_new_batches(files_job: FilesJob) -> None:
+    """A batch has at most three attempts."""
+    files_job.add(dict.fromkeys(range(1, 5), 1))
+    tries = []
+    while (attempt := files_job.acquire(weight_limit(2))) is not None:
+        tries.append((str(attempt.batch.id_range), attempt.number))
+        if attempt.batch.id_range.first_id == 1:
+            files_job.database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
+        else:
+            files_job.database.attempts.succeed(attempt, logging=None, seen=None)
+    assert tries == [("1..2", 1), ("3..4", 1), ("1..2", 2), ("1..2", 3)]
+    states = query(files_job.database, "SELECT state FROM batch_pipeline.batch_state ORDER BY 1")
+    assert states == [("dead",), ("published",)]
 
 
 def test_batch_of_dead_worker_is_acquired_first(files_job: FilesJob, database_url: str) -> None:

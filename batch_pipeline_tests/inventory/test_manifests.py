@@ -257,6 +257,8 @@ def test_accepted_change_is_reported_until_republished(database: Database) -> No
     execute(database, "UPDATE batch_pipeline.item SET size_bytes = 11 WHERE id = 2")
     assert audit(database).changed.first == (batch.key,)
     with claimed(database, batch) as attempt:
+        during = audit(database)
+        assert (during.batches, during.left_out) == (0, 1)
         reports = tuple(item_report(uid) for uid in (1, 2, 3))
         result = encoded(attempt.stem, items=reports).result
         what = replace(encoded(), result=result, weight=31)
