@@ -7,10 +7,8 @@ and reports it. `--hypothesis-seed` sets the seed of both.
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -29,20 +27,9 @@ from batch_pipeline_tests.load.warehouse import ID, Warehouse, schema_of, writte
 from batch_pipeline_tests.proofs import Figures
 
 PARQUET = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
-MEMORY = Path("/dev/shm")  # noqa: S108 - the folders in it have random names
 MAX_BYTES = 512 * 2**20
 HANG_SECONDS = 30.0
 KINDS = ("crash", "hang", "changed", "exception", "memory")
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory if possible."""
-    if not MEMORY.is_dir():
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=MEMORY, prefix="bp-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture
@@ -56,7 +43,7 @@ def seed(request: pytest.FixtureRequest, long_form: bool) -> int:
 
 @pytest.mark.guarantee("S4")
 def test_malformed_input_is_refused_or_read_like_the_oracles(
-    tmp_path: Path, scratch: Path, figures: Figures, long_form: bool, seed: int
+    tmp_path: Path, figures: Figures, long_form: bool, seed: int
 ) -> None:
     """The product raises domain errors only, and writes what other libraries read."""
     numbers = {name: target.long if long_form else target.short for name, target in TARGETS.items()}
@@ -66,7 +53,6 @@ def test_malformed_input_is_refused_or_read_like_the_oracles(
             seed=f"{seed} {worker}",
             shares=[(name, range((n + worker) // workers)) for name, n in numbers.items()],
             folder=tmp_path / f"child {worker}",
-            scratch=scratch,
             max_bytes=MAX_BYTES,
         )
         for worker in range(workers)
@@ -92,7 +78,6 @@ def test_harness_reports_and_stores_misbehaving_inputs_and_continues(tmp_path: P
         seed="1",
         shares=[*((word, range(1)) for word in misbehaving.WORDS), ("sometimes", range(30))],
         folder=tmp_path,
-        scratch=tmp_path,
         max_bytes=64 * 2**20,
         targets=misbehaving.__name__,
     )
@@ -113,6 +98,7 @@ def test_harness_reports_and_stores_misbehaving_inputs_and_continues(tmp_path: P
         assert "misbehaving.py" in finding.trace or finding.kind == "memory"
 
 
+@pytest.mark.long
 def test_same_seed_produces_same_inputs() -> None:
     for name in ("keys", "filters", "csv", "avro"):
         first, again, other = (

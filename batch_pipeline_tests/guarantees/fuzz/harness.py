@@ -126,8 +126,7 @@ class Task:
 
     seed: str
     shares: Sequence[tuple[str, range]]
-    folder: Path  # for logs and stored inputs
-    scratch: Path  # for files that checks write
+    folder: Path  # for logs, stored inputs and files that checks write
     max_bytes: int  # of memory growth by one input
     targets: str = TARGETS_MODULE
 
@@ -273,7 +272,7 @@ def _run(task: Task, parent: Connection, log: str) -> None:
     targets: dict[str, Target] = import_module(task.targets).TARGETS
     for index, (name, numbers) in enumerate(task.shares):
         position, findings = _Position(index), 0
-        with TemporaryDirectory(dir=task.scratch) as scratch:
+        with TemporaryDirectory(dir=task.folder) as scratch:
             check = targets[name].open_check(Path(scratch))
             inputs = enumerate(islice(targets[name].inputs(task.seed), numbers.stop))
             for number, data in islice(inputs, numbers.start, None):
