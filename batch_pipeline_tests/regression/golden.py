@@ -83,7 +83,7 @@ def golden_streams(*, in_all_formats: bool) -> dict[str, tuple[Input, str]]:
     text = {
         input_.name: position for position, input_ in enumerate((*text_inputs(), *stream_inputs()))
     }
-    streams = {}
+    streams: dict[str, tuple[Input, str]] = {}
     for input_ in inputs():
         encodings = encodings_of(input_)
         if not in_all_formats and input_.name in text and not input_.all_encodings:
