@@ -78,7 +78,8 @@ def encodings_of(input_: Input) -> tuple[str, ...]:
 def golden_streams(*, in_all_formats: bool) -> dict[str, tuple[Input, str]]:
     """Return inputs and encodings by the name of their stream.
 
-    Otherwise each input of text has one of the formats in turn. Those in all encodings keep them.
+    Unless `in_all_formats`, each input of text has one of the formats in turn. Typed inputs have
+    all formats, and those in all encodings keep these.
     """
     text = {
         input_.name: position for position, input_ in enumerate((*text_inputs(), *stream_inputs()))
