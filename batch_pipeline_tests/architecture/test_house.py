@@ -1,6 +1,7 @@
 """Project rules that no linter checks."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,8 @@ from dagster._annotations import is_public
 import batch_pipeline
 
 PROJECT = Path(__file__).parents[2]
+PACKAGE = Path(batch_pipeline.__file__).parent
+TOUR = batch_pipeline.__doc__ or ""  # the table of contents of the package
 # Attributes of contexts and runs that are not documented. Those of instances are looked up.
 NOT_PUBLIC = {
     "asset_layer",
@@ -22,6 +25,16 @@ NOT_PUBLIC = {
     "is_complete_and_waiting_to_retry",
     "repository_origin",
 }
+
+
+def test_tour_names_every_step_of_the_lifecycle_and_existing_paths() -> None:
+    steps = [line.split()[1] for line in TOUR.splitlines() if re.match(r"\d\. ", line)]
+    assert steps == [
+        "land", "register", "plan", "partition", "claim", "encode", "publish", "emit", "load",
+    ]  # fmt: skip
+    paths = re.findall(r"(?<![\w./])(?:\w+/)+(?:\w+\.(?:py|sql))?", TOUR)
+    assert len(paths) > 50
+    assert [path for path in paths if not (PACKAGE / path).exists()] == []
 
 
 def test_layers_import_only_lower_layers() -> None:
@@ -33,14 +46,13 @@ def test_layers_import_only_lower_layers() -> None:
 def test_version_is_that_of_the_project_and_has_its_changes_listed() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert batch_pipeline.__version__ == project["version"]
-    changelog = (PROJECT / "batch_pipeline/docs/changelog.md").read_text(encoding="utf-8")
+    changelog = (PACKAGE / "docs/changelog.md").read_text(encoding="utf-8")
     assert f"\n## [{project['version']}] - 20" in changelog
 
 
 def test_dagster_files_of_the_project_are_links_to_the_packaged_ones() -> None:
-    packaged = PROJECT / "batch_pipeline/defs/instance"
     for name in ("dagster.yaml", "workspace.yaml"):
-        assert (packaged / name).samefile(PROJECT / name)
+        assert (PACKAGE / "defs/instance" / name).samefile(PROJECT / name)
 
 
 def test_command_line_imports_no_heavy_packages() -> None:
@@ -74,8 +86,7 @@ def private_uses(source: str) -> Iterator[str]:
 
 def test_definitions_use_only_public_dagster_api() -> None:
     """Uses of private API are in `defs/instance`, which checks the version of Dagster."""
-    package = PROJECT / "batch_pipeline"
-    modules = [*package.glob("defs/*.py"), package / "definitions.py"]
+    modules = [*PACKAGE.glob("defs/*.py"), PACKAGE / "definitions.py"]
     uses = {(path.name, use) for path in modules for use in private_uses(path.read_text("utf-8"))}
     assert uses == set()
 

@@ -1,4 +1,4 @@
-"""Test sessions: the number of processes, and skipped tests in CI."""
+"""Test sessions: the number of processes, skipped tests in CI, and examples of property tests."""
 
 import os
 import subprocess
@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batch_pipeline_tests.session import pytest_xdist_auto_num_workers
 
 PROJECT = Path(__file__).parents[2]
+FEW = settings(max_examples=20)  # created at import, as in property tests
 ONE_SKIPPED = """
 import pytest
 
@@ -41,18 +44,41 @@ def test_session_of_a_folder_has_one_process_per_core_plus_one(
     assert pytest_xdist_auto_num_workers(pytestconfig) == 4
 
 
-@pytest.mark.parametrize(
-    ("processes", "ci", "exit_code"), [("0", "true", 1), ("2", "true", 1), ("2", "", 0)]
-)
+@pytest.mark.parametrize(("processes", "ci", "exit_code"), [("1", "true", 1), ("0", "", 0)])
 def test_skipped_test_fails_the_session_only_in_ci(
     tmp_path: Path, processes: str, ci: str, exit_code: int
 ) -> None:
+    """Also if another process skips the test."""
     (tmp_path / "test_some.py").write_text(ONE_SKIPPED)
-    command = [sys.executable, "-m", "pytest", "-p", "batch_pipeline_tests.session", "-n"]
-    command += [processes, "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
-    environment = {**os.environ, "CI": ci}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", processes]
+    command += ["-p", "batch_pipeline_tests.session", "-c", os.devnull, "--rootdir", str(tmp_path)]
+    environment = {**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     result = subprocess.run(
-        command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+        [*command, tmp_path],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "1 passed, 1 skipped" in result.stdout
     assert result.returncode == exit_code
+
+
+def examples() -> list[int]:
+    """Run a property test and return the values that it tried."""
+    tried: list[int] = []
+
+    @FEW
+    @given(st.integers())
+    def collect(value: int) -> None:
+        tried.append(value)
+
+    collect()
+    return tried
+
+
+def test_property_test_repeats_its_examples_unless_long(long_form: bool) -> None:
+    # A profile of the command line, such as `nightly`, uses random examples, too.
+    is_random = long_form or settings.get_current_profile_name() not in {"usual", "default"}
+    assert (examples() == examples()) is not is_random

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROJECT = Path(__file__).parents[2]
 ADVISORY = {
     "id": "PYSEC-2026-1",
@@ -74,19 +76,20 @@ def audit(service: str, cache: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_audit_without_vulnerabilities_passes(tmp_path: Path) -> None:
-    with advisories() as service:
+@pytest.mark.parametrize(
+    ("vulnerable", "exit_code", "shown"),
+    [
+        ((), 0, ["no known vulnerabilities"]),
+        (("dagster",), 1, ["PYSEC-2026-1", "\ndagster "]),
+    ],
+)
+def test_audit_fails_for_a_vulnerable_package_and_names_it(
+    tmp_path: Path, vulnerable: tuple[str, ...], exit_code: int, shown: list[str]
+) -> None:
+    with advisories(*vulnerable) as service:
         result = audit(service, tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "no known vulnerabilities" in result.stdout + result.stderr
-
-
-def test_audit_of_a_vulnerable_package_fails_and_names_it(tmp_path: Path) -> None:
-    with advisories("dagster") as service:
-        result = audit(service, tmp_path)
-    assert result.returncode == 1, result.stderr
-    assert "PYSEC-2026-1" in result.stdout + result.stderr
-    assert "\ndagster " in result.stdout + result.stderr
+    assert result.returncode == exit_code, result.stderr
+    assert all(text in result.stdout + result.stderr for text in shown)
 
 
 def test_audit_with_an_unreachable_service_exits_75(tmp_path: Path) -> None:

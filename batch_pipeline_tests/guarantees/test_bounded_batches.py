@@ -71,6 +71,13 @@ class Case:
         """Cut the table in one pass."""
         return all_cuts(table, self.after, self.high_watermark, self.limits)
 
+    def single_cuts(self, table: ReflectedMetaTable) -> Iterator[Cut]:
+        """Cut one batch at a time, as acquisitions do."""
+        after = self.after
+        while (cut := table.next_cut(after, self.high_watermark, self.limits)) is not None:
+            yield cut
+            after = cut.id_range.last_id
+
 
 def cases(number: int) -> Iterator[Case]:
     """Yield random tables: empty or with light, too heavy, zero and unusable weights."""
@@ -111,16 +118,6 @@ def fill(table: ReflectedMetaTable, case: Case, *, backwards: bool) -> None:
         connection.execute(INSERT, values)
 
 
-def one_by_one(table: ReflectedMetaTable, case: Case) -> list[Cut]:
-    """Cut one batch at a time, as acquisitions do."""
-    cuts: list[Cut] = []
-    after = case.after
-    while (cut := table.next_cut(after, case.high_watermark, case.limits)) is not None:
-        cuts.append(cut)
-        after = cut.id_range.last_id
-    return cuts
-
-
 def item_with_bad_weight(table: ReflectedMetaTable, case: Case, expected: Plan) -> int | None:
     """Plan with bad weights refused; check the batches and return the reported item, if any."""
     cuts: list[Cut] = []
@@ -151,7 +148,7 @@ def test_batches_of_random_tables_match_reference(
         ]
         assert as_plan(cuts) == expected
         if number % 5 == 0:
-            single_cuts = one_by_one(with_default_weight, case)
+            single_cuts = list(case.single_cuts(with_default_weight))
             assert as_plan(single_cuts) == expected
             assert planned_ids(single_cuts) == planned_ids(cuts)
         if number % 5 == 1 or case.first_bad() is not None:
@@ -184,8 +181,7 @@ def feed(request: pytest.FixtureRequest, database: Database, database_url: str) 
 def test_rows_inserted_into_gap_are_not_added_to_acquired_batch(feed: Feed) -> None:
     feed.bounds = limits(max_weight=2, max_count=1)
     insert(feed.table, {5: 1, 1_000: 1})
-    attempt = feed.acquire()
-    assert attempt is not None
+    attempt = feed.acquired()
     assert (str(attempt.batch.id_range), attempt.batch.count) == ("3..999", 1)
     insert(feed.table, dict.fromkeys(range(6, 16), 1))
     assert feed.succeed(attempt) == [5]
@@ -210,8 +206,7 @@ def test_rows_updated_to_match_filter_are_not_added_to_acquired_batch(
     filtered.source = type(feed.source)(table=table, choice=feed.source.choice)
     assert filtered.drain() == [[1, 2]]
     insert(feed.table, {3: 1, 4: 99, 5: 1, 6: 1})
-    attempt = filtered.acquire()
-    assert attempt is not None
+    attempt = filtered.acquired()
     assert (str(attempt.batch.id_range), attempt.batch.count) == ("3..5", 2)
     execute(feed.table.engine, "UPDATE public.files SET weight = 9 WHERE id = 4")
     assert filtered.succeed(attempt) == [3, 5]
@@ -227,8 +222,7 @@ def test_rows_inserted_into_gaps_are_not_added_to_split_batches(
 ) -> None:
     feed.bounds = limits(max_count=4)
     insert(feed.table, dict.fromkeys((10, 20, 30, 40, 50), 1))
-    attempt = feed.acquire()
-    assert attempt is not None
+    attempt = feed.acquired()
     insert(feed.table, dict.fromkeys((11, 21, 31), 1))
     feed.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     halves = feed.database.jobs.split("job", attempt.batch.id, feed.table)

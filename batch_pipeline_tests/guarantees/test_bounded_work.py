@@ -19,7 +19,7 @@ from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import execute, query
 
 ITEMS = 100  # per batch
-CALLS = 20
+CALLS = 10
 OLD_ITEMS = 5  # per batch of the history
 COPIED_COLUMNS = {
     "batch": "'id', n + 1, 'first_id', n * :items + 1, 'last_id', (n + 1) * :items",
@@ -119,7 +119,7 @@ def test_rows_read_by_acquisition_do_not_depend_on_table_size(
 ) -> None:
     rows_per_call = []
     execute(database, CREATE)
-    for rows in (10_000, 1_000_000 if long_form else 30_000):
+    for rows in (10_000, 1_000_000 if long_form else 20_000):
         fill(database, database_url, rows)
         rows_per_call.append(rows_read_per_acquisition(database, database_url, short=short))
         if rows < 100_000:

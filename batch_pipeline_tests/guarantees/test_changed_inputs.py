@@ -23,17 +23,12 @@ from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage.places import between, task
 from batch_pipeline_tests.storage_roots import content, new_folder
 
-ROWS = 50_000
+ROWS = 20_000
 
 
 def rows(first: int) -> bytes:
     """Return csv of the same size for each first id."""
     return b"id\n" + b"".join(b"1%06d\n" % uid for uid in range(first, first + ROWS))
-
-
-def lines(first: int) -> bytes:
-    """Return JSON lines of the same size for each first id."""
-    return b"".join(b'{"id":1%06d}\n' % uid for uid in range(first, first + ROWS))
 
 
 def parquet(first: int) -> bytes:
@@ -46,7 +41,6 @@ def parquet(first: int) -> bytes:
 
 FORMATS: dict[str, Callable[[int], bytes]] = {
     "csv": rows,
-    "jsonl": lines,
     "parquet": parquet,
     "gzip": lambda first: gzip.compress(rows(first), 0, mtime=0),
 }

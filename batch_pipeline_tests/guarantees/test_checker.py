@@ -70,13 +70,19 @@ class NaivePipeline:
         return check(self.url, [self.storage], targets=targets)
 
 
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The processes of the naive protocol."""
+    with closing(ForkServer(naive.__name__, tmp_path_factory.mktemp("actions"), {})) as processes:
+        yield processes
+
+
 @pytest.fixture
-def pipeline(database_url: str, tmp_path: Path) -> Iterator[NaivePipeline]:
+def pipeline(processes: ForkServer, database_url: str, tmp_path: Path) -> NaivePipeline:
     """The naive protocol on a fresh inventory."""
-    with closing(ForkServer(naive.__name__, tmp_path / "actions", {})) as processes:
-        pipeline = NaivePipeline(url=database_url, folder=tmp_path, processes=processes)
-        pipeline.execute(*naive.UNFENCED)
-        yield pipeline
+    pipeline = NaivePipeline(url=database_url, folder=tmp_path, processes=processes)
+    pipeline.execute(*naive.UNFENCED)
+    return pipeline
 
 
 @pytest.mark.guarantee("G3")

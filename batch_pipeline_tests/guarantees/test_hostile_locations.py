@@ -89,31 +89,13 @@ def read(file: LandedFile | str, orders: Stream) -> str:
         return source.read(2**20).decode()
 
 
-def test_rows_of_user_table_cannot_read_files_outside_roots(
-    exports: Exports, host: str, figures: Figures
-) -> None:
-    """The raw text is tried as well, because it is opened if bad rows are quarantined."""
-    orders, reached, refused = table_stream(exports), 0, 0
-    hostile = list(exports.hostile_locations(host))
-    for text in hostile:
-        with suppress(InvalidValueError, BadFileError):
-            reached += read(to_location(text), orders) != "id\n1\n"
-        with suppress(BadFileError):
-            reached += read(text, orders) != "id\n1\n"
-            continue
-        refused += 1
-    assert len(hostile) > 150
-    assert reached == 0
-    assert refused > len(hostile) - 10  # some resolve to a file that may be read
-    for text in exports.allowed_locations():
-        assert read(to_location(text), orders).startswith("id\n1")
-    figures(hostile_locations=2 * len(hostile), files_reached=reached)
-
-
 def test_encode_task_quarantines_files_outside_roots(
     exports: Exports, host: str, tmp_path: Path, figures: Figures
 ) -> None:
-    """Part files, quarantine files and reasons contain no secret."""
+    """Part files, quarantine files and reasons contain no secret.
+
+    The raw text of a row is tried as well, because it is opened if bad rows are quarantined.
+    """
     (tmp_path / "batches").mkdir()
     orders = replace(
         table_stream(exports),
@@ -121,7 +103,12 @@ def test_encode_task_quarantines_files_outside_roots(
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
         on_bad_record=BadRecordRules(max_bad_ratio=1),
     )
-    locations = [*exports.allowed_locations(), *exports.hostile_locations(host)]
+    allowed = [to_location(text) for text in exports.allowed_locations()]
+    hostile = list(exports.hostile_locations(host))
+    locations = [*allowed, *hostile]
+    for text in hostile:
+        with suppress(InvalidValueError):
+            locations.append(to_location(text))
     spec = TaskSpec(
         number=0,
         stem="orders-1",
@@ -138,10 +125,11 @@ def test_encode_task_quarantines_files_outside_roots(
     report = msgspec.json.decode(response.column("report")[0].as_py(), type=TaskReport)
     assert report.failure is None
     good = [item.location for item in report.items if item.bad_file is None]
-    assert f"file://{exports.folder}/a.csv" in good
-    assert len(good) < 10
+    assert {*allowed} <= {*good}
+    assert len(good) < 20  # some hostile ones resolve to a file that may be read
     outside = [item for item in report.items if "is outside `source.me" in str(item.bad_file)]
-    assert len(outside) > 100
+    assert len(hostile) > 150
+    assert len(outside) > 200
     written = b"".join(
         gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         for path in (tmp_path / "batches").rglob("*")

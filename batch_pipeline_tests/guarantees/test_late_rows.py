@@ -35,7 +35,7 @@ def test_late_rows_are_found_by_next_audit_and_processed_once(
     feed = Feed(database, files)
     existing: set[int] = set()
     late = 0
-    periods = 200 if long_form else 15
+    periods = 200 if long_form else 8
     for period in range(1, periods + 1):
         top = period * STEP
         new = [uid for uid in range(top - STEP + 1, top + 1) if rng.random() < 0.6]

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,17 +12,12 @@ import pytest
 
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.encode.readers.parquet import ParquetReader
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.encode.landed_files import STREAM, in_memory
 from batch_pipeline_tests.proofs import Figures
 
-pytestmark = [
-    pytest.mark.guarantee("S1"),
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
+pytestmark = pytest.mark.guarantee("S1")
 
 
 class _CreatesFile:
@@ -54,15 +48,6 @@ def test_pickled_extension_type_in_parquet_file_is_not_loaded(tmp_path: Path) ->
     assert sentinel.exists()
 
 
-@pytest.fixture
-def harness(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
-    """The definitions of the stream `orders`."""
-    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
-
-
 def _outputs_for_io_manager(job: dg.JobDefinition) -> set[str]:
     """Return the outputs of a job that an IO manager receives if the step yields them."""
     return {
@@ -73,14 +58,14 @@ def _outputs_for_io_manager(job: dg.JobDefinition) -> set[str]:
     }
 
 
-def test_steps_pass_nothing_to_io_manager(harness: DefsHarness, figures: Figures) -> None:
+def test_steps_pass_nothing_to_io_manager(project: DefsHarness, figures: Figures) -> None:
     """Only the step that registers files declares an output, and it yields none."""
-    jobs = list(harness.definitions.resolve_all_job_defs())
+    jobs = list(project.definitions.resolve_all_job_defs())
     outputs = set[str]().union(*map(_outputs_for_io_manager, jobs))
     checks = {name for name in outputs if "_checks." in name}  # Dagster stores no values of checks
     assert outputs - checks == {"orders__files.result"}
-    job = harness.definitions.resolve_job_def(register_job(harness.stream))
-    result = job.execute_in_process(instance=harness.instance)
+    job = project.definitions.resolve_job_def(register_job(project.stream))
+    result = job.execute_in_process(instance=project.instance)
     kinds = [event.event_type for event in result.all_events]
     assert dg.DagsterEventType.ASSET_MATERIALIZATION in kinds
     assert dg.DagsterEventType.HANDLED_OUTPUT not in kinds

@@ -1,4 +1,7 @@
-"""An inventory restored from an older backup is detected before harm, and can be fixed (G13)."""
+"""An inventory restored from an older backup is detected before harm, and can be fixed (G13).
+
+Sensors, jobs and commands refuse streams whose inventory is older than the storage.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -6,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from batch_pipeline.cli import cli
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
@@ -17,6 +22,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.item import ItemIdSet
+from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.pipeline.reconcile import (
     CheckedInventory,
@@ -24,6 +30,7 @@ from batch_pipeline.pipeline.reconcile import (
     find_unknown_manifests,
 )
 from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.restorable_stream import (
     Consumer,
@@ -36,6 +43,11 @@ from batch_pipeline_tests.storage_roots import content
 
 pytestmark = pytest.mark.guarantee("G13")
 MANIFESTS = ["orders-00000005-00000006.g1.json", "orders-00000007-00000008.g1.json"]
+UNKNOWN_MANIFEST = "orders-00000091-00000092.g1.json"
+COUNTS = """
+SELECT (SELECT count(*) FROM batch_pipeline.batch), (SELECT count(*) FROM batch_pipeline.attempt)
+"""
+Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -90,7 +102,6 @@ def states(stream: RestorableStream) -> list[str]:
     return [status.state.value for status in stream.database.batches.statuses("orders")]
 
 
-@pytest.mark.parametrize("stream", ["disk", "s3"], indirect=True)
 def test_restored_inventory_is_detected_before_planning(
     stream: RestorableStream, figures: Figures
 ) -> None:
@@ -286,8 +297,7 @@ def test_manifest_names_are_listed_once_per_process_and_database(
     checked = CheckedInventory()
     backup = publish_before_and_after_backup(stream)
     ensure_inventory_current(stream.database, stream.stream, checked)
-    unknown = "orders-00000091-00000092.g1.json"
-    stream.storage.put(f"manifests/{unknown}", b"{}")
+    stream.storage.put(f"manifests/{UNKNOWN_MANIFEST}", b"{}")
     ensure_inventory_current(stream.database, stream.stream, checked)
     stream.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 3"):
@@ -318,3 +328,118 @@ def test_interrupted_discard_can_be_repeated(
     restored.discard()
     restored.publish()
     assert restored.publish_numbers() == [1, 2, 5, 6]
+
+
+@pytest.fixture
+def run(restored: RestorableStream) -> Run:
+    """The command line, with the settings of the restored stream."""
+    return lambda *words: CliRunner().invoke(cli, words, env=restored.environment)
+
+
+@pytest.fixture
+def targets() -> dict[str, Any]:
+    """The targets of `project`."""
+    return {"warehouse": {"command": ["target-that-never-runs"]}}
+
+
+@pytest.fixture
+def older(project: DefsHarness) -> DefsHarness:
+    """Four planned batches, and an unknown manifest in the storage."""
+    path = Path(to_path(project.stream.storage.root), "manifests", UNKNOWN_MANIFEST)
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    return project
+
+
+@pytest.mark.parametrize("name", ["orders_new_files", "orders_backfill", "orders_load"])
+def test_sensors_skip_stream_with_older_inventory(
+    older: DefsHarness, name: str, figures: Figures
+) -> None:
+    """Each sensor skips with the reason, even if it ticks first."""
+    for _ in range(2):
+        assert f"manifests unknown to it: 1, {UNKNOWN_MANIFEST} first" in older.skipped(name)
+    assert query(older.database, COUNTS) == [(4, 0)]
+    assert older.database.jobs.paused("orders") is not None
+    figures(entry_points=1)
+
+
+@pytest.mark.parametrize(
+    ("job", "op"),
+    [
+        ("batch_pipeline_reconcile", "reconcile_streams"),
+        ("batch_pipeline_collect_garbage", "collect_of_streams"),
+    ],
+)
+def test_jobs_fail_with_reason_for_stream_with_older_inventory(
+    older: DefsHarness, job: str, op: str, figures: Figures
+) -> None:
+    result = older.definitions.resolve_job_def(job).execute_in_process(
+        instance=older.instance, raise_on_error=False
+    )
+    assert not result.success
+    [failed] = [event for event in result.all_events if event.is_step_failure]
+    failure = failed.step_failure_data.user_failure_data
+    assert failure is not None
+    assert "--discard" in str(failure.description)
+    assert failed.step_key == op
+    figures(entry_points=1)
+
+
+def test_commands_fail_with_next_step_until_manifests_are_discarded(
+    restored: RestorableStream, run: Run, figures: Figures
+) -> None:
+    """`gc` skips only the stream whose inventory is older."""
+    next_step, before = "`batch-pipeline reconcile orders --discard`", restored.rows()
+    planned = run("plan", "orders")
+    assert planned.exit_code == 1
+    assert next_step in str(planned.exception)
+    reconciled = run("reconcile", "orders")
+    assert reconciled.exit_code == 1
+    assert next_step in reconciled.stderr
+    assert restored.rows() == before
+
+    restored.write_stream("clicks")
+    collected = run("gc", "orders", "clicks")
+    assert collected.exit_code == 1
+    assert next_step in collected.stderr
+    assert collected.stdout.splitlines() == ["clicks", "  Nothing to delete."]
+
+    discarded = run("reconcile", "orders", "--discard", "--no-audit")
+    assert discarded.exit_code == 0, discarded.output
+    head, moved, sent_again, attempts_closed = discarded.stdout.splitlines()
+    folder = moved.removeprefix("  manifests moved below ").removesuffix(": 2")
+    assert (head, sent_again, attempts_closed) == (
+        "orders",
+        "    records that may be in targets, which receive them again: 4",
+        "  attempts closed: 0, manifest files written: 0",
+    )
+    assert sorted(path.name for path in Path(to_path(folder), "manifests").iterdir()) == MANIFESTS
+    figures(entry_points=3)
+
+
+def test_reconcile_discard_replaces_foreign_manifest_file(
+    restored: RestorableStream, run: Run
+) -> None:
+    for name in MANIFESTS:
+        Path(restored.root, "manifests", name).unlink()
+    [first, _] = Path(restored.root, "manifests").glob("*.json")
+    text = first.read_text()
+    first.write_text("{}")
+    with restored.database.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
+    result = run("reconcile", "orders")
+    assert (result.exit_code, first.read_text()) == (1, "{}")
+    assert "`batch-pipeline reconcile STREAM --discard`" in result.stderr
+    result = run("reconcile", "orders", "--discard")
+    assert (result.exit_code, first.read_text()) == (0, text)
+
+
+def test_reconcile_refuses_options_that_were_removed_or_lack_discard() -> None:
+    assert CliRunner().invoke(cli, ["reconcile", "--dry-run"]).exit_code == 2
+    result = CliRunner().invoke(cli, ["reconcile", "orders", "--adopt"])
+    assert result.exit_code == 2
+    message = " ".join(result.stderr.split())
+    assert (
+        "The option --adopt was removed. Restore the inventory to a later point in time" in message
+    )
+    assert "--discard" in message

@@ -75,13 +75,28 @@ def encodings_of(input_: Input) -> tuple[str, ...]:
     return (*_ONE_PER_FORMAT, *_OTHER_ENCODINGS) if input_.all_encodings else _ONE_PER_FORMAT
 
 
-def golden_entries(folder: Path, database_url: str) -> dict[str, Any]:
-    """Encode all inputs and return an entry per batch."""
-    streams = {
-        f"{input_.name}-{encoding}": (input_, encoding)
-        for input_ in inputs()
-        for encoding in encodings_of(input_)
+def golden_streams(*, in_all_formats: bool) -> dict[str, tuple[Input, str]]:
+    """Return inputs and encodings by the name of their stream.
+
+    Unless `in_all_formats`, each input of text has one of the formats in turn. Typed inputs have
+    all formats, and those in all encodings keep these.
+    """
+    text = {
+        input_.name: position for position, input_ in enumerate((*text_inputs(), *stream_inputs()))
     }
+    streams: dict[str, tuple[Input, str]] = {}
+    for input_ in inputs():
+        encodings = encodings_of(input_)
+        if not in_all_formats and input_.name in text and not input_.all_encodings:
+            encodings = (encodings[text[input_.name] % len(encodings)],)
+        streams |= {f"{input_.name}-{encoding}": (input_, encoding) for encoding in encodings}
+    return streams
+
+
+def golden_entries(
+    streams: Mapping[str, tuple[Input, str]], folder: Path, database_url: str
+) -> dict[str, Any]:
+    """Encode the inputs of streams and return an entry per batch."""
     for name, (input_, encoding) in streams.items():
         write_stream(folder, name, input_, encoding)
     with closing(Pipeline.from_environment(environment_of(folder, database_url))) as pipeline:

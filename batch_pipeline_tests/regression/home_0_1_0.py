@@ -15,7 +15,6 @@ Dagster's tables contain only partitions and the materializations of batches.
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -28,16 +27,16 @@ from click.testing import CliRunner, Result
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
+from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance
-from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.regression.snapshots import DATA
+from batch_pipeline_tests.singer.tap.tap_fixture import printed, signals_restored
 
 _SOURCE = DATA / "home_0_1_0"
 _OLD_FOLDER = "/srv/release-0.1.0"  # its folder in that release
 _DUMP = "database.sql"
 _LANDED_AT = 1_750_000_000
-_TAP = "from batch_pipeline.cli.tap import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +92,9 @@ class Home:
 
     def tap(self, state: Any = None, **config: Any) -> list[dict[str, Any]]:
         """Run the tap with a STATE and return its messages."""
-        files = {"config": config, "state": state or {}}
-        for name, content in files.items():
-            (self.folder / f"tap-{name}.json").write_text(json.dumps(content))
-        options = [f"--{name}={self.folder}/tap-{name}.json" for name in files]
-        command = [sys.executable, "-c", _TAP, *options]
-        output = program_output(*command, env={**os.environ, **self.environment})
-        return [json.loads(line) for line in output.splitlines()]
+        with signals_restored():
+            tap = BatchPipelineTap(config=config, state=state or {})
+            return [json.loads(line) for line in printed(tap)]
 
     def old_state(self) -> Any:
         """Return the last STATE of the tap of release 0.1.0."""

@@ -166,7 +166,7 @@ def _rules(parameter: click.Parameter) -> str:
 def _keys(schema: Any, known: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     for name, rule in schema.get("properties", {}).items():
         key = f"{path}{name}"
-        yield key, _without_descriptions(_inlined(rule, known))
+        yield key, _inlined(rule, known)
         for inner in _objects(rule, known):
             yield from _keys(inner, known, f"{key}.")
 
@@ -187,23 +187,14 @@ def _objects(rule: Any, known: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _inlined(rule: Any, known: Mapping[str, Any]) -> Any:
+    """Return a rule with the rules that it refers to, without titles and descriptions."""
     if isinstance(rule, list):
         return [_inlined(value, known) for value in rule]
     if not isinstance(rule, dict):
         return rule
+    inner: dict[str, Any] = {}
     if "$ref" in rule:
         target = known[rule["$ref"].rpartition("/")[2]]
         inner = {"keys": "below"} if "properties" in target else _inlined(target, known)
-        return {**inner, **{key: value for key, value in rule.items() if key != "$ref"}}
-    return {key: _inlined(value, known) for key, value in rule.items()}
-
-
-def _without_descriptions(rule: Any) -> Any:
-    if isinstance(rule, list):
-        return [_without_descriptions(value) for value in rule]
-    if not isinstance(rule, dict):
-        return rule
-    text_keys = {"title", "description", "examples"}
-    return {
-        key: _without_descriptions(value) for key, value in rule.items() if key not in text_keys
-    }
+    dropped = {"$ref", "title", "description", "examples"}
+    return inner | {key: _inlined(rule[key], known) for key in rule if key not in dropped}

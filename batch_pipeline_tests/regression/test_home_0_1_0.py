@@ -13,10 +13,6 @@ import pytest
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.regression.home_0_1_0 import Home
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 FIRST = "000000000001-000000000002"
 SEVENTH = "000000000007-000000000007"
 EIGHTH = "000000000008-000000000008"
@@ -151,6 +147,7 @@ def test_gc_deletes_part_files_with_old_keys(old_home: Home) -> None:
     old_home.run_ok("verify", "--all", "--deep")
 
 
+@pytest.mark.long
 def test_late_batches_are_partitions_of_batches(old_home: Home) -> None:
     """Release 0.1.0 had an asset of late arrivals; their batches get keys of their own."""
     old_home.run_ok("migrate")

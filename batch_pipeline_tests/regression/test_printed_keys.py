@@ -8,16 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-import pytest
 
 from batch_pipeline_tests.regression import public_names
 from batch_pipeline_tests.regression.home_0_1_0 import Home
 from batch_pipeline_tests.regression.snapshots import as_entries, compare, key_paths
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 FIRST = "00000001-00000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),

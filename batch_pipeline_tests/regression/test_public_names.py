@@ -11,11 +11,6 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline_tests.regression import public_names
 from batch_pipeline_tests.regression.snapshots import compare
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 
 @pytest.mark.parametrize(
     ("file", "collect"),

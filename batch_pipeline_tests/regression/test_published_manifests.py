@@ -18,10 +18,6 @@ from batch_pipeline_tests.regression.golden import (
 from batch_pipeline_tests.regression.snapshots import committed, compare
 from batch_pipeline_tests.regression.text_inputs import Input
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 ON_SPARK = {  # inputs with their encodings
     "csv.ragged": "jsonl-none",
     "jsonl.malformed": "arrow-none",

@@ -77,29 +77,31 @@ def prepare() -> None:
             pass
 
 
-def tick(name: str, cursor: str | None) -> str | None:
-    """Evaluate a sensor, apply its result in the daemon's order, and return its cursor."""
-    sensor = _DEFINITIONS.resolve_sensor_def(name)
+def tick(cursors: dict[str, str | None]) -> dict[str, str | None]:
+    """Evaluate sensors, apply their results in the daemon's order, and return their cursors."""
     with open_instance(_HOME) as instance:
-        resources = {"batch_pipeline": PipelineResource()}
-        with dg.build_sensor_context(
-            instance=instance, cursor=cursor, resources=resources
-        ) as context:
-            result = sensor(context)
-        if not isinstance(result, dg.SensorResult):
-            sys.stderr.write(f"{result}\n")
-            return cursor
-        for add in result.dynamic_partitions_requests or ():
-            instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
-        for event in result.asset_events:
-            instance.report_runless_asset_event(event)
-        for request in result.run_requests or ():
-            tags = {_RUN_KEY_TAG: str(request.run_key), _SENSOR_TAG: name}
-            if not instance.get_runs(dg.RunsFilter(tags=tags), limit=1):
-                job_name = request.job_name or sensor.job_name
-                assert job_name is not None
-                _new_run(instance, job_name, tags | dict(request.tags))
-        return result.cursor
+        return {name: _evaluate(instance, name, cursor) for name, cursor in cursors.items()}
+
+
+def _evaluate(instance: dg.DagsterInstance, name: str, cursor: str | None) -> str | None:
+    sensor = _DEFINITIONS.resolve_sensor_def(name)
+    resources = {"batch_pipeline": PipelineResource()}
+    with dg.build_sensor_context(instance=instance, cursor=cursor, resources=resources) as context:
+        result = sensor(context)
+    if not isinstance(result, dg.SensorResult):
+        sys.stderr.write(f"{result}\n")
+        return cursor
+    for add in result.dynamic_partitions_requests or ():
+        instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    for request in result.run_requests or ():
+        tags = {_RUN_KEY_TAG: str(request.run_key), _SENSOR_TAG: name}
+        if not instance.get_runs(dg.RunsFilter(tags=tags), limit=1):
+            job_name = request.job_name or sensor.job_name
+            assert job_name is not None
+            _new_run(instance, job_name, tags | dict(request.tags))
+    return result.cursor
 
 
 def launch(stream: str, job: str, first: str, last: str) -> str:

@@ -64,9 +64,11 @@ SELECT DISTINCT j.name, j.meta_table FROM batch_pipeline.job j
   JOIN batch_pipeline.batch_state s ON s.job_id = j.id
  WHERE s.state IN ('dead', 'failed', 'cancelled')
 """
-_ATTEMPTS = """
-SELECT batch_id, number, run_id, status, extract(epoch FROM finished_at)::float8
-  FROM batch_pipeline.attempt
+_RECOVERIES = """
+SELECT a.run_id, extract(epoch FROM next.finished_at)::float8
+  FROM batch_pipeline.attempt a
+  JOIN batch_pipeline.attempt next ON next.batch_id = a.batch_id AND next.number = a.number + 1
+ WHERE a.run_id = ANY(%s) AND a.status <> 'succeeded' AND next.status = 'succeeded'
 """
 
 
@@ -129,7 +131,7 @@ class CrashInjector:
         while quiet_rounds < _QUIET_ROUNDS:
             self._run([self._audit()])
             self._resume()
-            self._run_all([self._tick(sensor) for sensor in _SENSORS])
+            self._run([self._tick(*_SENSORS)])
             waiting = self.installation.queue()
             self._run_all([_run_step(run_id) for run_id, _ in waiting])
             is_quiet = not waiting and self.installation.query(_UNFINISHED) == [(0,)]
@@ -137,14 +139,8 @@ class CrashInjector:
 
     def max_recovery_seconds(self) -> float:
         """Return the longest time from a kill until the next attempt published."""
-        rows = self.installation.query(_ATTEMPTS)
-        ends = {(batch, number): (status, end) for batch, number, _, status, end in rows}
-        seconds = [0.0]
-        for batch, number, run_id, status, _ in rows:
-            next_status, end = ends.get((batch, number + 1), ("", 0.0))
-            if run_id in self.runs and status != "succeeded" and next_status == "succeeded":
-                seconds.append(end - self.runs[run_id])
-        return max(seconds)
+        recoveries = self.installation.query(_RECOVERIES, [*self.runs])
+        return max((end - self.runs[run_id] for run_id, end in recoveries), default=0.0)
 
     def _next_steps(self, points: Collection[str]) -> list[Step]:
         """Draw a failpoint, and return steps that reach it and steps that run concurrently."""
@@ -194,8 +190,7 @@ class CrashInjector:
             self.installation.land("orders")
             self.installation.land("visits")
             sensors = [sensor for sensor in _SENSORS if sensor.endswith("_load") == is_load]
-            for sensor in self.rng.sample(sensors, 2):
-                self._run_tick(sensor)
+            self._run_tick(*self.rng.sample(sensors, 2))
         return []
 
     def _new_files(self, point: str) -> Step:
@@ -251,13 +246,18 @@ class CrashInjector:
         arguments = {"config": str(config), "messages": str(messages)}
         return Step(action="target", arguments=arguments, point=point)
 
-    def _tick(self, sensor: str, *, point: str = "") -> Step:
-        arguments = {"name": sensor, "cursor": self._cursors.get(sensor)}
-        return Step(action="tick", arguments=arguments, point=point)
+    def _tick(self, *sensors: str, point: str = "") -> Step:
+        cursors = {sensor: self._cursors.get(sensor) for sensor in sensors}
+        return Step(action="tick", arguments={"cursors": cursors}, point=point)
 
-    def _run_tick(self, sensor: str) -> None:
-        arguments = self._tick(sensor).arguments
-        self._cursors[sensor] = _without_delays(self.installation.actions.run("tick", **arguments))
+    def _run_tick(self, *sensors: str) -> None:
+        self._keep(self.installation.actions.run("tick", **self._tick(*sensors).arguments))
+
+    def _keep(self, cursors: dict[str, str | None]) -> None:
+        """Keep cursors without their delays, as if they had passed."""
+        for sensor, cursor in cursors.items():
+            runs = cursor and json.dumps({"runs": json.loads(cursor).get("runs", 0)})
+            self._cursors[sensor] = runs
 
     def _audit(self, *, point: str = "") -> Step:
         """Return a step that reconciles all streams and audits them for late rows."""
@@ -347,7 +347,7 @@ class CrashInjector:
         elif code == UNEXPECTED_ERROR and not excused:
             self.unexpected.append(f"{step}: {child.output[-2000:]}")
         if step.action == "tick" and code == 0:
-            self._cursors[step.arguments["name"]] = _without_delays(child.result)
+            self._keep(child.result)
         if step.action == "target":
             for line in child.output.splitlines(keepends=True):
                 with suppress(ValueError, TypeError, KeyError):
@@ -366,8 +366,3 @@ def _command(*words: str, point: str = "") -> Step:
 def _job(name: str, op: str, config: dict[str, Any], *, point: str) -> Step:
     arguments = {"name": name, "config": {"ops": {op: {"config": config}}}}
     return Step(action="job", arguments=arguments, point=point)
-
-
-def _without_delays(cursor: str | None) -> str | None:
-    """Return a cursor without its delays, as if they had passed."""
-    return None if cursor is None else json.dumps({"runs": json.loads(cursor).get("runs", 0)})

@@ -1,40 +1,50 @@
-"""Fuzzing targets, and the parent of the processes that run their inputs.
+"""Fuzzing targets, and the processes that run their inputs.
 
-An input may crash or hang the process that reads it. Therefore `child` runs inputs in a separate
-process, and writes each of them into a file first. `watch` starts such processes and records
-crashes and hangs. The next process continues after the input that caused it.
+An input may crash or hang the process that reads it. Therefore a child process runs the inputs, and
+sends each one to its parent first. The next child continues after the input that ended the last.
+
+`python -m ….harness TARGET FILE` runs a stored input again.
 """
 
-import json
+import faulthandler
+import multiprocessing
+import os
+import re
+import resource
 import signal
-import struct
-import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from itertools import count
+from importlib import import_module
+from itertools import count, islice
+from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+import batch_pipeline
 from batch_pipeline_tests.guarantees.fuzz.damage import Batch
 
 TARGETS_MODULE = "batch_pipeline_tests.guarantees.fuzz.targets"
-CHILD = "batch_pipeline_tests.guarantees.fuzz.child"
-TASK, POSITION, NOTES, STORED = "task", "position", "notes", "stored"  # in the folder of a task
-MAX_FINDINGS = 40  # of one target
-_POLL_SECONDS = 0.2
+_MAX_FINDINGS = 40  # of one target
 _START_SECONDS = 300.0  # until the first input: imports on a busy machine
+_ADDRESS_SPACE = 12 * 2**30  # so that no input takes all memory of the machine
+_SHOWN_CHARACTERS = 4_000
 _SHOWN_LINES = 30
-_POSITION = struct.Struct("<QQQQQ")
+_PEAK = re.compile(rb"VmHWM:\s*([0-9]+)")
+_PACKAGE = f"{Path(batch_pipeline.__file__).parent}{os.sep}"
+_SPAWN = multiprocessing.get_context("spawn")
 
 Check = Callable[[bytes], "Outcome"]
 
@@ -48,6 +58,10 @@ class Outcome(StrEnum):
 
 class ChangedError(AssertionError):
     """The output differs from the input."""
+
+
+class _MemoryGrowthError(Exception):
+    pass
 
 
 def expect(is_right: bool, *details: object) -> None:
@@ -104,24 +118,23 @@ def drawn(strategy: st.SearchStrategy[Any], max_examples: int, number: str) -> l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Inputs of one target, numbered from `first` up to, but excluding, `stop`."""
-
-    target: str
-    first: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The work of a child: a sequence of shares, whose inputs are drawn from one seed."""
+    """The work of a process: inputs of some targets, drawn from one seed.
+
+    A share is a target and the numbers of its inputs.
+    """
 
     seed: str
-    shares: tuple[Share, ...]
-    folder: str  # for notes and stored inputs
-    scratch: str  # for files that checks write
+    shares: Sequence[tuple[str, range]]
+    folder: Path  # for logs, stored inputs and files that checks write
     max_bytes: int  # of memory growth by one input
     targets: str = TARGETS_MODULE
+
+    def store(self, target: str, number: int, data: bytes) -> str:
+        """Store an input and return its path."""
+        path = self.folder / f"{target} {number}".replace(" ", "-")
+        path.write_bytes(data)
+        return str(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,48 +153,21 @@ class Finding:
         return f"{self.target}: {self.kind}: {self.trace.splitlines()[-1] if self.trace else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """The outcomes of inputs of one target, and the seconds of the slowest input."""
+@dataclass(slots=True)
+class _Position:
+    """An input that a child is about to run, and the outcomes of earlier inputs of the share.
 
-    target: str
-    read: int
-    refused: int
+    `data` is None at the end of the share.
+    """
+
+    share: int
+    number: int = 0
+    data: bytes | None = None
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
     slowest_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """The input that a child is running, and the outcomes of earlier inputs of the share.
-
-    `data` is None before the first input. The position is in a file, which survives the child.
-    """
-
-    share: int = 0
-    number: int = 0
-    read: int = 0
-    refused: int = 0
-    data: bytes | None = None
-
-    def to_bytes(self) -> bytes:
-        """Return the content of the file."""
-        size = 0 if self.data is None else len(self.data) + 1
-        head = _POSITION.pack(self.share, self.number, self.read, self.refused, size)
-        return head + (self.data or b"")
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> "Position":
-        """Parse the content of the file, which may end with parts of earlier inputs."""
-        share, number, read, refused, size = _POSITION.unpack_from(content)
-        data = content[_POSITION.size :][: size - 1] if size else None
-        return cls(share=share, number=number, read=read, refused=refused, data=data)
-
-
-class ChildError(Exception):
-    """A child failed before its first input because of a defect in the tests."""
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Result:
     """Outcomes of all inputs by target, and the findings."""
 
@@ -190,14 +176,11 @@ class Result:
     findings: list[Finding] = field(default_factory=list)
     slowest_seconds: float = 0.0
 
-    def add(self, note: Finding | Counts) -> None:
-        """Add a note of a child."""
-        if isinstance(note, Finding):
-            self.findings.append(note)
-            return
-        self.read[note.target] += note.read
-        self.refused[note.target] += note.refused
-        self.slowest_seconds = max(self.slowest_seconds, note.slowest_seconds)
+    def add(self, target: str, position: _Position) -> None:
+        """Add the outcomes of inputs before a position."""
+        self.read[target] += position.outcomes[Outcome.READ]
+        self.refused[target] += position.outcomes[Outcome.REFUSED]
+        self.slowest_seconds = max(self.slowest_seconds, position.slowest_seconds)
 
     def inputs(self, target: str) -> int:
         """Return the number of inputs of a target that have an outcome or are findings."""
@@ -220,78 +203,143 @@ class Result:
 
 def watch(tasks: Sequence[Task], *, hang_seconds: float) -> Result:
     """Run tasks in parallel, and return the outcomes of all inputs."""
-    result = Result()
+    total = Result()
     with ThreadPoolExecutor(len(tasks)) as threads:
-        for notes in threads.map(partial(_run, hang_seconds=hang_seconds), tasks):
-            for note in notes:
-                result.add(note)
-    return result
+        for result in threads.map(partial(_watch, hang_seconds=hang_seconds), tasks):
+            total.read += result.read
+            total.refused += result.refused
+            total.findings += result.findings
+            total.slowest_seconds = max(total.slowest_seconds, result.slowest_seconds)
+    return total
 
 
-def _run(task: Task, *, hang_seconds: float) -> list[Finding | Counts]:
+def _watch(task: Task, *, hang_seconds: float) -> Result:
     """Run children one after the other, until all shares of the task are complete."""
-    folder, notes = Path(task.folder), list[Finding | Counts]()
-    folder.mkdir(parents=True, exist_ok=True)
+    result, log = Result(), task.folder / "log"
+    task.folder.mkdir(parents=True, exist_ok=True)
     while True:
-        (folder / POSITION).write_bytes(Position().to_bytes())
-        (folder / TASK).write_text(json.dumps(asdict(task)))
-        (folder / NOTES).write_text("")
-        command = [sys.executable, "-m", CHILD, str(folder / TASK)]
-        with (
-            (folder / "stderr").open("wb") as stderr,
-            subprocess.Popen(command, stdout=stderr, stderr=stderr) as child,
-        ):
-            is_hanging = _wait(child, folder / POSITION, hang_seconds)
-        notes += _notes_in((folder / NOTES).read_text())
-        if child.returncode == 0:
-            return notes
-        trace = (folder / "stderr").read_text(errors="replace")
-        position = Position.from_bytes((folder / POSITION).read_bytes())
-        if child.returncode > 0 or position.data is None:
-            raise ChildError(trace)
-        current, *rest = task.shares[position.share :]
-        target = current.target
-        path = folder / STORED / f"{target}-{position.number}-{child.returncode}".replace(" ", "-")
-        path.write_bytes(position.data)
+        receiver, sender = _SPAWN.Pipe(duplex=False)
+        child = _SPAWN.Process(target=_run, args=(task, sender, str(log)))
+        child.start()
+        sender.close()
+        last, is_hanging = None, False
+        with receiver, suppress(EOFError):
+            while True:
+                if not receiver.poll(_START_SECONDS if last is None else hang_seconds):
+                    is_hanging = True
+                    os.kill(child.pid or 0, signal.SIGABRT)  # the child writes its stack
+                received = receiver.recv()
+                if isinstance(received, Finding):
+                    result.findings.append(received)
+                    continue
+                last = received
+                if last.data is None:
+                    result.add(task.shares[last.share][0], last)
+        child.join()
+        if child.exitcode == 0:
+            return result
+        trace = log.read_text(errors="replace")
+        # Otherwise a defect in the tests ended it.
+        assert last is not None, trace
+        assert last.data is not None, trace
+        assert (child.exitcode or 0) < 0, trace
+        (target, numbers), *rest = task.shares[last.share :]
         lines = [line for line in trace.splitlines() if "File" in line or "Fatal" in line]
         shown = [*reversed(lines[:_SHOWN_LINES])]
-        notes.append(
+        result.add(target, last)
+        result.findings.append(
             Finding(
                 target=target,
-                number=position.number,
+                number=last.number,
                 kind="hang" if is_hanging else "crash",
-                trace="\n".join(shown if is_hanging else [*shown, str(child.returncode)]),
-                path=str(path),
+                trace="\n".join(shown if is_hanging else [*shown, str(child.exitcode)]),
+                path=task.store(target, last.number, last.data),
             )
         )
-        notes.append(Counts(target=target, read=position.read, refused=position.refused))
-        if (
-            sum(isinstance(note, Finding) and note.target == target for note in notes)
-            < MAX_FINDINGS
-        ):
-            rest = [replace(current, first=position.number + 1), *rest]
-        task = replace(task, shares=tuple(rest))
+        if sum(finding.target == target for finding in result.findings) < _MAX_FINDINGS:
+            rest = [(target, range(last.number + 1, numbers.stop)), *rest]
+        task = replace(task, shares=rest)
 
 
-def _wait(child: "subprocess.Popen[bytes]", position_file: Path, hang_seconds: float) -> bool:
-    """Wait for the end of a child, and return whether it hung and was aborted."""
-    last, moved_at, is_hanging = Position(), time.monotonic(), False
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_POLL_SECONDS)
-            return is_hanging
-        position = Position.from_bytes(position_file.read_bytes())
-        if (position.share, position.number) != (last.share, last.number) or last.data is None:
-            last, moved_at = position, time.monotonic()
-        limit = _START_SECONDS if position.data is None else hang_seconds
-        if not is_hanging and time.monotonic() - moved_at > limit:
-            is_hanging = True
-            child.send_signal(signal.SIGABRT)  # the child writes its stack
+def _run(task: Task, parent: Connection, log: str) -> None:
+    """Run the inputs of a task in this process, which may crash."""
+    with open(log, "wb") as file:  # noqa: PTH123 - its descriptors
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
+    targets: dict[str, Target] = import_module(task.targets).TARGETS
+    for index, (name, numbers) in enumerate(task.shares):
+        position, findings = _Position(index), 0
+        with TemporaryDirectory(dir=task.folder) as scratch:
+            check = targets[name].open_check(Path(scratch))
+            inputs = enumerate(islice(targets[name].inputs(task.seed), numbers.stop))
+            for number, data in islice(inputs, numbers.start, None):
+                position.number, position.data = number, data
+                parent.send(position)
+                outcome, errors, seconds = _try(check, data, task.max_bytes)
+                if outcome:
+                    position.outcomes[outcome] += 1
+                position.slowest_seconds = max(position.slowest_seconds, seconds)
+                for error in errors:
+                    path = task.store(name, number, data)
+                    parent.send(_finding(name, number, path, error))
+                findings += len(errors)
+                if findings >= _MAX_FINDINGS:
+                    break
+        position.data = None
+        parent.send(position)
 
 
-def _notes_in(text: str) -> Iterator[Finding | Counts]:
-    """Yield the notes of a child, without an incomplete last one."""
-    for line in text.splitlines(keepends=True):
-        if line.endswith("\n"):
-            fields = json.loads(line)
-            yield Finding(**fields) if "kind" in fields else Counts(**fields)
+def _try(
+    check: Check, data: bytes, max_bytes: int
+) -> tuple[Outcome | None, list[Exception], float]:
+    """Check an input, and return the outcome, the errors, and the seconds that it took."""
+    before, started = _peak_bytes(), time.process_time()
+    outcome, errors = None, list[Exception]()
+    try:
+        outcome = check(data)
+    except Exception as error:  # noqa: BLE001 - any other error is the finding
+        errors.append(error)
+    seconds = time.process_time() - started
+    if (grown := _peak_bytes() - before) > max_bytes:
+        errors.append(_MemoryGrowthError(f"took {grown >> 20} MiB more"))
+    return outcome, errors, seconds
+
+
+def _finding(target: str, number: int, path: str, error: Exception) -> Finding:
+    kind = "memory" if isinstance(error, _MemoryGrowthError) else "exception"
+    location: object = _location_of(error.__traceback__)
+    if isinstance(error, ChangedError):
+        kind, location = "changed", next(iter(error.args), location)
+    trace = "".join(traceback.format_exception(error))[-_SHOWN_CHARACTERS:]
+    trace += f"\n{type(error).__name__} {location!s:.100}"
+    return Finding(target=target, number=number, kind=kind, trace=trace, path=path)
+
+
+def _location_of(trace: TracebackType | None) -> str:
+    """Return the innermost line of the product in a traceback."""
+    location = "in the test"
+    for frame in traceback.extract_tb(trace):
+        if frame.filename.startswith(_PACKAGE):
+            location = f"at {os.path.relpath(frame.filename, _PACKAGE)}:{frame.lineno}"
+    return location
+
+
+def _peak_bytes() -> int:
+    """Return the peak memory of this process, without that of its parents."""
+    match = _PEAK.search(Path("/proc/self/status").read_bytes())
+    return int(match[1]) * 1024 if match else 0
+
+
+def main() -> None:
+    """Run the stored input of the command line."""
+    name, file = sys.argv[1:]
+    with TemporaryDirectory() as folder:
+        check = import_module(TARGETS_MODULE).TARGETS[name].open_check(Path(folder))
+        sys.stdout.write(f"{check(Path(file).read_bytes())}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.guarantees.fuzz import (
-    declared_files,
     files,
     singer_lines,
     small_texts,
@@ -37,7 +36,7 @@ _ALL = (
     Target("packed", files.COMPRESSED, _files(_AUTO), 20, 30_000),
     Target("large", files.LARGE, _files(_AUTO, _CSV, _JSON, _JSONL), 2, 200),
     Target("dialects", files.text(files.TEXT), whole_files.open_dialects, 20, 30_000),
-    Target("declared", declared_files.tables(), declared_files.open_check, 20, 40_000),
+    Target("declared", whole_files.declared_tables(), whole_files.open_declared, 20, 40_000),
     Target("keys", small_texts.KEYS, _always(small_texts.check_key), 60, 150_000),
     Target("locations", small_texts.LOCATIONS, _always(small_texts.check_location), 60, 120_000),
     Target("names", small_texts.NAMES, _always(small_texts.check_name), 30, 60_000),

@@ -81,8 +81,8 @@ class Installation:
     def temporary(self) -> Path:
         return self.sandbox.folder / "temporary"
 
-    def run(self, *words: str, exits: int | None = 0, **variables: str) -> None:
-        """Run a command, and search its output."""
+    def run(self, *words: str, exits: int | None = 0, **variables: str) -> str:
+        """Run a command, search its output, and return it."""
         result = self.sandbox.with_variables(**variables).run(*words, umask=0)
         self.commands += 1
         output = result.stdout + result.stderr
@@ -90,6 +90,7 @@ class Installation:
         assert exits is None or result.returncode == exits, (
             f"{words}: {result.returncode}\n{output}"
         )
+        return output
 
     def kill_while_loading(self) -> None:
         """Kill a load while its target has the configuration file open."""
@@ -110,8 +111,7 @@ class Installation:
             # The token of the Spark Connect server, in an environment that only its user can read.
             webserver = dev.find_processes("dagster_webserver")[0]
             remote = psutil.Process(webserver.pid).environ()[REMOTE]
-            token = remote.partition("token=")[2]
-            self.secrets = self.search.canaries = {**self.secrets, "token of dev": token}
+            self.search.add("token of dev", remote.partition("token=")[2])
             self.sandbox.land("orders", {"d.csv": b"id\n6\n", "e.csv": b'id\n"7\n'})
             wait_until(lambda: self._is_finished(dev), "dev has no more work", pause_seconds=1)
             self.observations.poll(self.search, self.sandbox.home, self.temporary)
@@ -189,7 +189,7 @@ def _write_streams(sandbox: Sandbox, url: str) -> None:
         config["out"] = str(folder / "read")
         targets[name] = {"command": list(script(folder, body)), "config": config}
     sandbox.write_stream("orders", batch={"max_count": 1}, targets=targets)
-    sandbox.land("orders", {"a.csv": b"id\n1\n2\n", "b.csv": b"id\n3\n", "c.csv": b'id\n"4\n'})
+    sandbox.land("orders", {"a.csv": b"id\n1\n2\n", "c.csv": b'id\n"4\n'})
     sandbox.land("listed", {"5.csv": b"id\n5\n"})
     landing = sandbox.landing("listed")
     roles = {"uid": "id", "item": "place", "weight": "octets"}

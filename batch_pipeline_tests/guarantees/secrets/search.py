@@ -9,7 +9,6 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -47,22 +46,27 @@ def new_canaries() -> dict[str, str]:
     return {name: f"canary{token_hex(12)}" for name in NAMES}
 
 
-@dataclass(slots=True)
 class Search:
     """A search for named canaries in many places."""
 
-    canaries: Mapping[str, str]
-    places: int = 0
-    size_bytes: int = 0
-    hits: list[str] = field(default_factory=list)
+    def __init__(self, canaries: Mapping[str, str]) -> None:
+        self.places = self.size_bytes = 0
+        self.hits: list[str] = []
+        self.canaries = {*canaries}
+        self._names: dict[bytes, str] = {}  # by encoded form
+        for name, word in canaries.items():
+            self.add(name, word)
+
+    def add(self, name: str, word: str) -> None:
+        """Search for another canary."""
+        self.canaries.add(name)
+        self._names |= dict.fromkeys(_forms(word.encode()), name)
 
     def find_in(self, content: bytes) -> set[str]:
         """Return the names of the canaries in some bytes: plain, compressed or in Base64."""
         contents = [*_decompressed(content)]
         return {
-            name
-            for name, word in self.canaries.items()
-            if any(form in text for form in _forms(word.encode()) for text in contents)
+            name for form, name in self._names.items() if any(form in text for text in contents)
         }
 
     def text(self, where: str, content: str | bytes) -> None:

@@ -3,6 +3,7 @@
 The long form also runs every other command, writes to a bucket, and runs `dev`.
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,15 +52,14 @@ def _run_with_wrong_settings(installation: Installation) -> None:
     refused = f"postgresql://ann:{password}@127.0.0.1:1/inventory"
     installation.run("status", exits=75, BATCH_PIPELINE_INVENTORY_CONN=refused)
     wrong = Sandbox(folder=installation.sandbox.folder / "wrong")
-    path = wrong.streams / "orders" / "defs.yaml"
-    path.parent.mkdir(parents=True)
+    queue = f"https://ann:{words['password in the URL of a queue']}@sqs.eu-west-1.amazonaws.com/1/q"
+    wrong.write_stream("events", source={"uri": "s3://bucket/events", "events": {"queue": queue}})
+    path = wrong.write_stream("orders")
     stream = (installation.sandbox.streams / "orders" / "defs.yaml").read_text()
     path.write_text(stream.replace("$TARGET_PASSWORD", words["password in a stream file"]))
-    installation.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.streams))
-    queue = f"https://ann:{words['password in the URL of a queue']}@sqs.eu-west-1.amazonaws.com/1/q"
-    wrong.write_stream("orders", source={"uri": "s3://bucket/orders", "events": {"queue": queue}})
-    installation.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.streams))
-    path.unlink()
+    output = installation.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.streams))
+    assert "Invalid stream files: 2." in output
+    shutil.rmtree(wrong.folder)
 
 
 def _run_the_rest(installation: Installation) -> None:

@@ -88,21 +88,14 @@ def _measure_database(dev: LiveDev, loaded: str) -> Numbers:
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """The medians of a number in the first and the last quarter of the time."""
-
-    first: float
-    last: float
-
-
-def growth(series: Series) -> Growth:
-    """Compare the first and the last quarter of a series."""
+def growth(series: Series) -> tuple[float, float]:
+    """Return the medians of the numbers in the first and the last quarter of a series."""
     quarter = max(len(series) // 4, 1)
-    return Growth(
-        first=median([number for _, number in series[:quarter]] or [0.0]),
-        last=median([number for _, number in series[-quarter:]] or [0.0]),
+    first, last = (
+        median([number for _, number in part] or [0.0])
+        for part in (series[:quarter], series[-quarter:])
     )
+    return first, last
 
 
 def of_database(samples: Sequence[Sample], name: str) -> Series:
