@@ -79,7 +79,7 @@ def test_invalid_argument_is_named(ten_files: Database) -> None:
             acquire_batch(**(arguments | invalid))
         assert message in str(caught.value)
     with pytest.raises(InvalidValueError, match="iterations is -1"):
-        acquire_batches(*arguments.values(), iterations=-1)
+        acquire_batches("job", "meta_table", COLUMNS, iterations=-1)
     assert query(ten_files, "SELECT count(*) FROM batch_pipeline.batch") == [(0,)]
 
 

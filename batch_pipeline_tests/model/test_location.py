@@ -99,6 +99,7 @@ def test_to_location_of_path_or_uri(text: str, location: str) -> None:
         "https://bucket.s3.amazonaws.com/a.csv",
         "file://host/a.csv",
         "file:/a.csv",
+        "file:///a?b.csv",
         "C:\\a.csv",
         "/a\0b",
         " /a.csv",

@@ -143,6 +143,7 @@ def test_proposed_weight_depends_on_expanded_size_heaviest_files_and_their_numbe
 def test_proposed_count_is_larger_for_tiny_files() -> None:
     assert proposed_limits(*[1024] * 9)[1] == 1000
     assert proposed_limits(*[100 * MIB] * 9)[1] == 100
+    assert proposed_limits(*[MIB] * 39, *[100 * MIB] * 3)[1] == 500  # by the median
     assert proposed_limits(0, 0) == (256, 1000)
 
 
