@@ -14,7 +14,6 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline_tests.client.client_tables import (
     COLUMNS,
-    acquire_or_none,
     acquired,
     delivered_ids,
     files,
@@ -79,6 +78,8 @@ def test_invalid_argument_is_named(ten_files: Database) -> None:
         with pytest.raises(InvalidValueError) as caught:
             acquire_batch(**(arguments | invalid))
         assert message in str(caught.value)
+    with pytest.raises(InvalidValueError, match="iterations is -1"):
+        acquire_batches("job", "meta_table", COLUMNS, iterations=-1)
     assert query(ten_files, "SELECT count(*) FROM batch_pipeline.batch") == [(0,)]
 
 
@@ -88,11 +89,6 @@ def test_configure_with_a_dict_as_path_is_refused(ten_files: Database) -> None:
         client.configure(settings)
     assert "secret" not in str(caught.value)
     _check_nothing_is_lost(ten_files)
-
-
-def test_negative_iterations_are_refused_by_the_call(ten_files: Database) -> None:
-    with pytest.raises(InvalidValueError, match="iterations is -1"):
-        acquire_batches("job", "meta_table", COLUMNS, iterations=-1)
 
 
 def test_fractional_weight_is_rounded_down(ten_files: Database) -> None:
@@ -105,19 +101,3 @@ def test_unsuitable_table_is_refused(ten_files: Database) -> None:
         with pytest.raises(expected, match=message):
             acquire_batch("job", table, columns)
     _check_nothing_is_lost(ten_files)
-
-
-def test_missing_select_right_is_reported(ten_files: Database, database_url: str) -> None:
-    run(ten_files, "DROP ROLE IF EXISTS library_reader; CREATE ROLE library_reader LOGIN")
-    client.configure(
-        settings={
-            "inventory_conn": database_url,
-            "meta_conn": database_url.replace("postgres@", "library_reader@"),
-        }
-    )
-    with pytest.raises(MetaTableError, match="permission denied for table meta_table"):
-        acquire_or_none()
-    run(ten_files, "GRANT SELECT ON meta_table TO library_reader")
-    _check_nothing_is_lost(ten_files)
-    client.close()
-    run(ten_files, "DROP OWNED BY library_reader; DROP ROLE library_reader")

@@ -52,14 +52,10 @@ def cutter(
     client.close()
 
 
-def _read_and_release(batch: Batch) -> None:
-    assert len(batch.items) == batch.count
-    batch.succeeded()
-
-
 def _acquire_and_release_all() -> None:
     while (batch := acquire_or_none(batch_count=10)) is not None:
-        _read_and_release(batch)
+        assert len(batch.items) == batch.count
+        batch.succeeded()
 
 
 def _acquire_rest_and_report(database: Database, figures: Figures, cuts: int) -> None:
@@ -67,20 +63,6 @@ def _acquire_rest_and_report(database: Database, figures: Figures, cuts: int) ->
     _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
     figures(operations=1, connections_lost=cuts, states_between=0)
-
-
-def _cut_at_every_statement(
-    cutter: ConnectionCutter, call: Callable[[Batch], None], *, is_read: bool = False
-) -> int:
-    """Call with new batches, each with a cut at the next statement; return the number of cuts."""
-    for point in count(1):
-        batch = acquired(batch_count=2)
-        if is_read:
-            assert len(batch.items) == 2
-        if not _call_with_cut(cutter, point, partial(call, batch)):
-            break
-    assert point > 2
-    return point - 1
 
 
 def _call_with_cut(cutter: ConnectionCutter, point: int, call: Callable[[], None]) -> bool:
@@ -111,7 +93,8 @@ def test_acquiring_survives_a_cut_at_every_statement(
         assert cutter.points >= point
     assert cutter.points > 2
     for batch in held:
-        _read_and_release(batch)
+        assert len(batch.items) == batch.count
+        batch.succeeded()
     _acquire_rest_and_report(database, figures, point - 1)
 
 
@@ -120,12 +103,12 @@ def test_first_acquire_survives_cuts_while_connecting(
 ) -> None:
     """A new configuration checks, reflects and chooses a high watermark strategy first."""
     settings = SESSIONS.current().settings
-    for point in count(1, step=9):
+    for point in count(1, step=13):
         SESSIONS.replace(settings)
 
         def acquire() -> None:
             with acquired(batch_count=1) as batch:
-                _read_and_release(batch)
+                assert len(batch.items) == 1
 
         if not _call_with_cut(cutter, point, acquire):
             break
@@ -134,46 +117,48 @@ def test_first_acquire_survives_cuts_while_connecting(
     assert delivered_ids(database) == list(range(1, IDS + 1))
 
 
-def test_reading_items_survives_a_cut_at_every_statement(
-    cutter: ConnectionCutter, database: Database, figures: Figures
-) -> None:
-    """The second call returns the items of the same batch."""
-    batches: set[Batch] = set()
-
-    def read(batch: Batch) -> None:
-        batches.add(batch)
-        assert len(batch.items) == 2
-
-    cuts = _cut_at_every_statement(cutter, read)
-    for batch in batches:
-        batch.succeeded()
-    _acquire_rest_and_report(database, figures, cuts)
+def _read(batch: Batch) -> None:
+    assert len(batch.items) == 2
 
 
-def test_succeeding_survives_a_cut_at_every_statement(
-    cutter: ConnectionCutter, database: Database, figures: Figures
-) -> None:
+def _succeed(batch: Batch) -> None:
     """The release counts once, whether its first commit was lost or not."""
-
-    def succeed(batch: Batch) -> None:
-        batch.succeeded()
-        assert batch.success
-
-    cuts = _cut_at_every_statement(cutter, succeed, is_read=True)
-    _acquire_rest_and_report(database, figures, cuts)
+    batch.succeeded()
+    assert batch.success
 
 
-def test_failing_survives_a_cut_at_every_statement(
-    cutter: ConnectionCutter, database: Database, figures: Figures
-) -> None:
+def _fail(batch: Batch) -> None:
     """The batch fails once and is delivered by a later attempt."""
+    batch.failed()
+    assert batch.success is False
 
-    def fail(batch: Batch) -> None:
-        batch.failed()
-        assert batch.success is False
 
-    cuts = _cut_at_every_statement(cutter, fail)
-    _acquire_rest_and_report(database, figures, cuts)
+@pytest.mark.parametrize(
+    ("cutter", "call"),
+    [
+        ("one database", _read),
+        ("two databases", _read),
+        ("one database", _succeed),  # releases do not use the meta table's database
+        ("one database", _fail),
+    ],
+    indirect=["cutter"],
+)
+def test_use_of_batch_survives_a_cut_at_every_statement(
+    cutter: ConnectionCutter, database: Database, figures: Figures, call: Callable[[Batch], None]
+) -> None:
+    """The second call has the same effect."""
+    batches: list[Batch] = []
+    for point in count(1):
+        batches.append(acquired(batch_count=2))
+        if call is _succeed:
+            assert len(batches[-1].items) == 2  # releases with the ids that were read
+        if not _call_with_cut(cutter, point, partial(call, batches[-1])):
+            break
+    assert point > 2
+    for batch in batches:
+        if batch.success is None:
+            batch.succeeded()
+    _acquire_rest_and_report(database, figures, point - 1)
 
 
 def test_terminated_idle_sessions_are_replaced(

@@ -1,7 +1,7 @@
 """Backfills, audits and job control from Python."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,8 +21,6 @@ from batch_pipeline import (
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import (
-    AmbiguousJobError,
-    ConfigurationError,
     FencedError,
     InvalidValueError,
     JobChangedError,
@@ -43,16 +41,6 @@ from batch_pipeline_tests.seeds import execute, query
 PUBLIC = "public.meta_table"
 
 
-def backfill(name: str, **options: Any) -> list[list[str]]:
-    """Plan a backfill of `meta_table` and return the items of all its batches."""
-    plan_backfill(name, "meta_table", COLUMNS, **options)
-    batches = []
-    while (batch := acquire_or_none(name)) is not None:
-        batches.append(batch.items)
-        batch.succeeded()
-    return batches
-
-
 def test_backfill_of_an_id_window_has_its_own_batches(
     hundred_files: Database,
 ) -> None:
@@ -68,23 +56,6 @@ def test_backfill_of_an_id_window_has_its_own_batches(
     assert list(drained("orders.2023")) == [(20, 44), (45, 69), (70, 80)]
     parent_batch.succeeded()
     assert acquired("orders").items == files(91, 100)
-
-
-def test_backfill_of_ids_takes_exactly_those(hundred_files: Database) -> None:
-    assert backfill("three", items=[7, 3, 99], batch_count=2) == [["file-3", "file-7"], ["file-99"]]
-    with pytest.raises(ConfigurationError, match="101"):
-        plan_backfill("more", "meta_table", COLUMNS, items=[1, 101])
-
-
-def test_backfill_of_a_time_window_excludes_its_end(hundred_files: Database) -> None:
-    execute(hundred_files, "ALTER TABLE meta_table ADD imported timestamptz")
-    execute(
-        hundred_files,
-        "UPDATE meta_table SET imported = timestamptz '2026-03-01 00:00Z' + id * interval '1h'",
-    )
-    since = datetime(2026, 3, 1, 2, tzinfo=UTC)
-    times = {"since": since, "until": since + timedelta(hours=3), "time_column": "imported"}
-    assert backfill("march", **times) == [files(2, 4)]
 
 
 def test_invalid_backfill_options_are_refused(hundred_files: Database) -> None:
@@ -225,19 +196,6 @@ def test_unknown_job_error_lists_jobs(hundred_files: Database) -> None:
             call("order")
     with pytest.raises(UnknownBatchError):
         cancel_job("orders", "1..2")
-
-
-def test_job_name_of_two_tables_needs_the_table(hundred_files: Database) -> None:
-    execute(hundred_files, "CREATE TABLE other (uid bigint PRIMARY KEY, item text)")
-    acquired("orders").succeeded()
-    assert acquire_batch("orders", "other", {"weight": None}, ceiling="registrar") is None
-    with pytest.raises(AmbiguousJobError):
-        pause_job("orders")
-    pause_job("orders", meta_table_name='"public".Other')
-    assert {status.job.meta_table: status.job.paused for status in jobs()} == {
-        PUBLIC: None,
-        "public.other": "",
-    }
 
 
 def test_chained_job_has_status_audit_and_backfill(hundred_files: Database) -> None:

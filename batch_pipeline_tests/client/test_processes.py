@@ -1,7 +1,6 @@
 """The library in several processes: lazy imports, forks and kills."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from batch_pipeline import client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import SettingError
+from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.client.client_tables import (
     acquire_or_none,
     acquired,
@@ -27,14 +27,6 @@ from batch_pipeline import configure
 from batch_pipeline_tests.client.client_tables import acquire_or_none, acquired
 configure(settings={"inventory_conn": sys.argv[1]})
 """
-ACQUIRE_AND_WAIT = (
-    CONFIGURED
-    + """
-batch = acquired(batch_count=5)
-print(batch.id_range, batch.items[0])
-sys.stdin.read()
-"""
-)
 ACQUIRE_AND_RELEASE = (
     CONFIGURED
     + """
@@ -49,7 +41,7 @@ FORK = (
 held = acquired(batch_count=1)
 held.items
 children = []
-for _ in range(3):
+for _ in range(2):
     child = os.fork()
     if child == 0:
         try:
@@ -76,11 +68,11 @@ FORK_AND_KILL_PARENT = (
     CONFIGURED
     + """
 held = acquired(batch_count=1)
-child = os.fork()
-if child == 0:
+print(held.id_range, flush=True)
+sys.stdin.readline()
+if os.fork() == 0:
     sys.stdin.read()
     os._exit(0)
-print(os.getpid(), flush=True)
 os.kill(os.getpid(), 9)
 """
 )
@@ -109,20 +101,18 @@ def thirty_files(meta_table: Database) -> Database:
     return meta_table
 
 
-def _imported_by(script: str) -> str:
-    names = ("batch_pipeline.client", "dagster", "pyspark", "sqlalchemy", "pyarrow", "pandas")
-    script += f"; import sys; print(*[name for name in {names} if name in sys.modules])"
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-
-
 def test_imports_are_lazy() -> None:
     """The library imports neither Dagster nor Spark nor pyarrow."""
-    assert _imported_by("import batch_pipeline").split() == []
-    imported = _imported_by(
-        "from batch_pipeline import acquire_batch, acquire_batches, configure, Batch"
-    )
-    assert imported.split() == ["batch_pipeline.client", "sqlalchemy"]
+    names = ("batch_pipeline.client", "dagster", "pyspark", "sqlalchemy", "pyarrow", "pandas")
+    script = f"""
+import sys
+import batch_pipeline
+print(*[name for name in {names} if name in sys.modules])
+from batch_pipeline import acquire_batch, acquire_batches, configure, Batch
+print(*[name for name in {names} if name in sys.modules])
+"""
+    imported = program_output(sys.executable, "-c", script, cwd=PROJECT)
+    assert imported.splitlines() == ["", "batch_pipeline.client sqlalchemy"]
     with pytest.raises(AttributeError, match="no attribute 'acquire'"):
         _ = sys.modules["batch_pipeline"].acquire
 
@@ -130,7 +120,6 @@ def test_imports_are_lazy() -> None:
 @pytest.mark.parametrize(
     ("point", "items", "attempt"),
     [
-        ("acquire.after_commit", files(1, 5), 2),
         ("succeed.before_commit", files(1, 5), 2),
         ("succeed.after_commit", files(6, 10), 1),
     ],
@@ -146,38 +135,33 @@ def test_unreleased_batch_of_a_killed_process_is_acquired_again_at_once(
     assert (batch.items, batch.attempt) == (items, attempt)
 
 
-def test_batch_of_a_live_process_is_not_acquired_by_another(
-    thirty_files: Database, database_url: str
-) -> None:
-    with python(ACQUIRE_AND_WAIT, database_url) as child:
-        assert next_line(child) == "1..5 file-1"
-        assert acquired().items == files(6, 30)
-        assert acquire_or_none() is None
-
-
 def test_forked_children_and_parent_deliver_each_item_once(
     thirty_files: Database, database_url: str
 ) -> None:
     """A child cannot release the parent's batch and does not close its sessions."""
-    with python(FORK, database_url) as child:
-        assert child.wait() == 0
+    assert run_python(FORK, database_url) == 0
     assert delivered_ids(thirty_files) == list(range(1, 31))
     assert set(statuses(thirty_files)) == {"succeeded"}
 
 
-def test_batch_of_a_killed_parent_is_free_while_its_child_lives(
+def test_batch_is_free_only_when_its_process_is_killed_even_if_a_child_lives(
     thirty_files: Database, database_url: str
 ) -> None:
     with python(FORK_AND_KILL_PARENT, database_url) as parent:
-        next_line(parent)
-        eventually(lambda: query(thirty_files, COUNT_LIVENESS_LOCKS) == [(0,)])
+        assert next_line(parent) == "1..1"
+        rest = acquired()
+        assert rest.items == files(2, 30)
+        assert acquire_or_none() is None
+        assert parent.stdin is not None
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        eventually(lambda: query(thirty_files, COUNT_LIVENESS_LOCKS) == [(1,)])
         again = acquired(batch_count=1)
         assert (again.items, again.attempt) == (["file-1"], 2)
 
 
 def test_embedded_server_survives_the_exit_of_a_forked_child(tmp_path: Path) -> None:
-    with python(EMBEDDED, str(tmp_path / "home")) as child:
-        assert child.wait() == 0
+    assert run_python(EMBEDDED, str(tmp_path / "home")) == 0
 
 
 def test_configure_again_replaces_the_connections(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -96,12 +97,13 @@ def reason(
     return garbage.reason
 
 
-@pytest.mark.parametrize("status", CLOSED)
-def test_file_of_unpublished_attempt_is_garbage(status: AttemptStatus) -> None:
-    for name in (NAME, f".{NAME}.tmp", CANCELLATION_FLAG):
+def test_file_of_unpublished_attempt_is_garbage() -> None:
+    for status, name in product(CLOSED, (NAME, f".{NAME}.tmp", CANCELLATION_FLAG)):
         assert reason(name, attempt(status=status)) is Reason.UNPUBLISHED
     assert reason(NAME, attempt(), modified_at=NOON - SHORTEST_GRACE) is None
     assert reason(NAME, attempt(status=AttemptStatus.RUNNING, ended_at=None)) is None
+    assert reason(NAME, attempt(), of=owner(prefix="eu-")) is None
+    assert reason(f"eu-{NAME}", attempt(), of=owner(prefix="eu-")) is Reason.UNPUBLISHED
 
 
 @pytest.mark.parametrize(
@@ -185,6 +187,7 @@ def test_generation_is_garbage_for_either_reason() -> None:
     loaded = published(id=8, acknowledged={"a": LONG_AGO})
     both = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
     assert reason(NAME, both, of=of) is Reason.SUPERSEDED
+    assert reason(NAME, both, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
     assert reason(MANIFEST_FILE, replaced, loaded, of=of) is Reason.LOADED
     assert reason(MANIFEST_FILE, replaced, published(id=8), of=of) is None
 
@@ -197,11 +200,6 @@ def test_file_of_another_or_ambiguous_attempt_is_kept() -> None:
     assert reason(NAME, attempt(), attempt(id=8)) is None
     other = attempt(id=8, ids=other_ids, status=AttemptStatus.RUNNING)
     assert reason(NAME, attempt(), other) is Reason.UNPUBLISHED
-
-
-def test_file_with_another_prefix_is_kept() -> None:
-    assert reason(NAME, attempt(), of=owner(prefix="eu-")) is None
-    assert reason(f"eu-{NAME}", attempt(), of=owner(prefix="eu-")) is Reason.UNPUBLISHED
 
 
 @pytest.mark.parametrize("name", [NAME, MANIFEST_FILE, NAME.replace("orders", "orders.2023")])
@@ -254,12 +252,6 @@ def test_quarantine_file_is_garbage_after_keep_quarantine(
     of, one = owner(keep_quarantine=keep), published(**overrides)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected
     assert reason(NAME, one, of=of) is reason(MANIFEST_FILE, one, of=of) is None
-
-
-def test_quarantine_file_of_superseded_generation_is_garbage() -> None:
-    of = owner(keep_quarantine=NO_TIME, keep_superseded=NO_TIME)
-    one = published(replaced_at=LONG_AGO)
-    assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
 
 
 durations = st.timedeltas(timedelta(0), timedelta(days=400))

@@ -1,9 +1,10 @@
 """Parsing names of files in a storage root."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.cancellation import CancellationFlag
@@ -21,34 +22,25 @@ PART = f"{STEM}-00010000-abcdef01.jsonl.gz"
 MANIFEST_FILE = "orders-00000001-00000003.g1.json"
 IDS = IdRange(first_id=1, last_id=3)
 ATTEMPT_FILE = AttemptFile(head="orders", ids=IDS, number=2, token="12345678")  # noqa: S106 - no secret
+FINISHED = ManifestFile(head="orders", ids=IDS, generation=1, finished=True)
 ROOT = "file:///batches"
 HEX = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize(
-    ("folder", "name"),
+    ("folder", "name", "expected"),
     [
-        (Folder.ROOT, f"{STEM}-123450000-abcdef01.parquet"),  # task 12345
-        (Folder.ROOT, f".{STEM}-abcdef01.stop"),
-        (Folder.QUARANTINE, PART),
-        (Folder.QUARANTINE, f".{PART}.tmp"),
+        (Folder.ROOT, f"{STEM}-123450000-abcdef01.parquet", ATTEMPT_FILE),  # task 12345
+        (Folder.ROOT, f".{STEM}-abcdef01.stop", ATTEMPT_FILE),
+        (Folder.QUARANTINE, PART, ATTEMPT_FILE),
+        (Folder.QUARANTINE, f".{PART}.tmp", ATTEMPT_FILE),
+        (Folder.MANIFESTS, MANIFEST_FILE, FINISHED),
+        (Folder.MANIFESTS, f".{MANIFEST_FILE}-{HEX}.tmp", replace(FINISHED, finished=False)),
+        (Folder.ROOT, f".probe-{HEX}", Probe()),
     ],
 )
-def test_parse_name_of_attempt_file(folder: Folder, name: str) -> None:
-    assert parse_name(folder, name) == ATTEMPT_FILE
-
-
-def test_parse_name_of_manifest_file() -> None:
-    facts = {"head": "orders", "ids": IDS, "generation": 1}
-    finished = ManifestFile(**facts, finished=True)  # type: ignore[arg-type] # one dict for both
-    unfinished = ManifestFile(**facts, finished=False)  # type: ignore[arg-type] # as above
-    assert parse_name(Folder.MANIFESTS, MANIFEST_FILE) == finished
-    assert parse_name(Folder.MANIFESTS, f".{MANIFEST_FILE}-{HEX}.tmp") == unfinished
-
-
-def test_parse_name_of_probe_only_in_root() -> None:
-    assert parse_name(Folder.ROOT, f".probe-{HEX}") == Probe()
-    assert parse_name(Folder.QUARANTINE, f".probe-{HEX}") is None
+def test_parse_name_of_known_file(folder: Folder, name: str, expected: object) -> None:
+    assert parse_name(folder, name) == expected
 
 
 def test_parse_name_of_other_file_is_none() -> None:
@@ -61,7 +53,7 @@ def test_parse_name_of_other_file_is_none() -> None:
             *(PART.replace("00000001-00000003", "1-3"), PART.removeprefix("orders")),
             PART.replace("-a2-", f"-a{'1' * 5000}-"),
         ],
-        Folder.QUARANTINE: [f".{STEM}-abcdef01.stop"],
+        Folder.QUARANTINE: [f".{STEM}-abcdef01.stop", f".probe-{HEX}"],
         Folder.MANIFESTS: [
             *(PART, MANIFEST_FILE.replace(".g1", ".g0")),
             MANIFEST_FILE.replace(".g1", f".g{'1' * 5000}"),
@@ -100,6 +92,7 @@ def test_names_of_attempt_files_round_trip(
         assert parse_name(Folder.ROOT, name) == expected
 
 
+@settings(max_examples=20)
 @given(
     prefix=st.just("") | st.from_regex(STREAM_NAME, fullmatch=True),
     job=st.from_regex(STREAM_NAME, fullmatch=True),

@@ -77,21 +77,6 @@ def test_cut_equals_naive_cut(case: tuple[int, WeightedIds, int], of: Limits) ->
         assert one.weight <= of.max_weight or one.count == 1
 
 
-@given(weighted_ids(), bounds, st.data())
-def test_cut_can_continue_after_any_batch(
-    case: tuple[int, WeightedIds, int], of: Limits, data: st.DataObject
-) -> None:
-    after_id, items, high_watermark = case
-    whole = list(cut(items, after_id=after_id, high_watermark=high_watermark, limits=of))
-    if not whole:
-        return
-    taken = data.draw(st.integers(1, len(whole)))
-    bookmark = whole[taken - 1].id_range.last_id
-    rest = [one for one in items if one[0] > bookmark]
-    again = cut(rest, after_id=bookmark, high_watermark=high_watermark, limits=of)
-    assert whole[taken:] == list(again)
-
-
 def test_cut_is_lazy() -> None:
     """Items can be streamed, so that memory is constant."""
     items = iter([(1, 60), (2, 60), (3, 60)])
@@ -158,6 +143,7 @@ def test_proposed_weight_depends_on_expanded_size_heaviest_files_and_their_numbe
 def test_proposed_count_is_larger_for_tiny_files() -> None:
     assert proposed_limits(*[1024] * 9)[1] == 1000
     assert proposed_limits(*[100 * MIB] * 9)[1] == 100
+    assert proposed_limits(*[MIB] * 39, *[100 * MIB] * 3)[1] == 500  # by the median
     assert proposed_limits(0, 0) == (256, 1000)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.meta_tables.connection import open_meta_engine, read_transaction
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.model.errors import MetaUnreachableError, SettingError
 
 
@@ -41,10 +42,12 @@ def test_invalid_url_error_hides_credentials(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_unreachable_database_error_names_its_setting() -> None:
+def test_unreachable_database_error_names_its_setting_and_place() -> None:
     engine = open_meta_engine("postgresql://u:secret@127.0.0.1:1/db", setting="OPS_DB")
-    with pytest.raises(MetaUnreachableError, match="correct OPS_DB"), read_transaction(engine):
-        pass
+    with pytest.raises(MetaUnreachableError, match="correct OPS_DB") as caught:
+        ReflectedMetaTable.open(engine, "files")
+    assert "127.0.0.1:1/db" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["{}/a b%20.db", "file:{}/a.db?uri=true", "{}/a.db?uri=true"])

@@ -13,8 +13,8 @@ from batch_pipeline.inventory.meta_tables.watermarks import WatermarkChoice
 from batch_pipeline.model.errors import MetaTableRestartedError
 from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE, acquire_or_none, drained
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
-    CREATE_FILES,
     FILES,
+    delete,
     execute,
     insert,
     new_role,
@@ -25,20 +25,6 @@ RESTART = {
     "sqlite": ["DELETE FROM files", "DELETE FROM sqlite_sequence"],
     "mysql": ["TRUNCATE files"],
 }
-RECREATE = {
-    "postgresql": CREATE_FILES,
-    "sqlite": "CREATE TABLE files (id INTEGER PRIMARY KEY AUTOINCREMENT, file_location TEXT, "
-    "size_in_bytes BIGINT)",
-    "mysql": "CREATE TABLE files (id BIGINT AUTO_INCREMENT PRIMARY KEY, "
-    "file_location VARCHAR(500), size_in_bytes BIGINT)",
-}
-
-
-@pytest.fixture
-def table_with_5_rows(any_table: ReflectedMetaTable) -> ReflectedMetaTable:
-    """A meta table with ids 1 to 5 in each available database."""
-    add(any_table, 5)
-    return any_table
 
 
 @pytest.fixture
@@ -56,17 +42,6 @@ def add(table: ReflectedMetaTable, rows: int) -> None:
             connection.execute(sa.insert(table.table).values(values))
 
 
-def remove(table: ReflectedMetaTable, *, above: int) -> None:
-    """Delete the rows above an id."""
-    with table.engine.begin() as connection:
-        connection.execute(sa.delete(table.table).where(table.uid > above))
-
-
-def restart(table: ReflectedMetaTable) -> None:
-    """Empty a table and restart its ids."""
-    execute(table.engine, *RESTART[table.engine.dialect.name])
-
-
 def restart_next_id(
     table: ReflectedMetaTable, job: str = "job", planned_up_to: int = 5
 ) -> int | None:
@@ -79,40 +54,24 @@ def restart_next_id(
     return None
 
 
-@pytest.mark.parametrize("above", [5, 3, 0])
 def test_deleted_rows_are_no_restart(
-    table_with_5_rows: ReflectedMetaTable, warnings: pytest.LogCaptureFixture, above: int
+    any_table: ReflectedMetaTable, warnings: pytest.LogCaptureFixture
 ) -> None:
     """The next id is still 6, whether none, some or all rows were deleted."""
-    remove(table_with_5_rows, above=above)
-    assert restart_next_id(table_with_5_rows) is None
+    add(any_table, 5)
+    for above in (5, 3, 0):
+        delete(any_table, any_table.uid > above)
+        assert restart_next_id(any_table) is None
     assert warnings.records == []
 
 
-@pytest.mark.parametrize("rows", [0, 1, 4])
-def test_truncated_table_with_restarted_ids_is_reported(
-    table_with_5_rows: ReflectedMetaTable, rows: int
-) -> None:
-    restart(table_with_5_rows)
-    add(table_with_5_rows, rows)
-    assert restart_next_id(table_with_5_rows) == rows + 1
-
-
-def test_restarted_table_that_grew_past_bookmark_passes(
-    table_with_5_rows: ReflectedMetaTable,
-) -> None:
-    """Rows below the bookmark are left to an audit."""
-    restart(table_with_5_rows)
-    add(table_with_5_rows, 5)
-    assert restart_next_id(table_with_5_rows) is None
-
-
-def test_recreated_table_is_reported(table_with_5_rows: ReflectedMetaTable) -> None:
-    dialect = table_with_5_rows.engine.dialect.name
-    drop = "DROP TABLE ops.files" if dialect == "postgresql" else "DROP TABLE files"
-    execute(table_with_5_rows.engine, drop, RECREATE[dialect])
-    add(table_with_5_rows, 2)
-    assert restart_next_id(table_with_5_rows) == 3
+def test_truncated_table_with_restarted_ids_is_reported(any_table: ReflectedMetaTable) -> None:
+    """Until it has grown past the bookmark; then the rows below are left to an audit."""
+    add(any_table, 5)
+    execute(any_table.engine, *RESTART[any_table.engine.dialect.name])
+    for next_id in (1, 2, 3, 4, 5, None):
+        assert restart_next_id(any_table) == next_id
+        add(any_table, 1)
 
 
 def test_explicit_ids_warn_once_per_job(
@@ -165,34 +124,27 @@ def test_view_warns(files: ReflectedMetaTable, warnings: pytest.LogCaptureFixtur
     assert "it is a view" in warnings.text
 
 
-def test_sqlite_without_autoincrement_reuses_id_and_is_reported(
-    sqlite: sa.Engine,
-) -> None:
+def test_sqlite_without_autoincrement_reuses_id_and_is_reported(sqlite: sa.Engine) -> None:
     """A new row would be skipped otherwise."""
-    execute(sqlite, "DROP TABLE files")
-    execute(
-        sqlite,
-        "CREATE TABLE files (id INTEGER PRIMARY KEY, file_location TEXT, size_in_bytes BIGINT)",
-    )
-    table = ReflectedMetaTable.open(sqlite, "files", FILES)
+    table = sqlite_table(sqlite, "id INTEGER PRIMARY KEY")
     add(table, 5)
     assert restart_next_id(table) is None
-    remove(table, above=4)
-    assert restart_next_id(table) == 5
-    remove(table, above=0)
-    assert restart_next_id(table) == 1
+    for above in (4, 0):
+        delete(table, table.uid > above)
+        assert restart_next_id(table) == above + 1
+
+
+def sqlite_table(sqlite: sa.Engine, uid: str) -> ReflectedMetaTable:
+    """Create the table `files` again, with another definition of its ids."""
+    columns = f"{uid}, file_location TEXT, size_in_bytes BIGINT"
+    execute(sqlite, "DROP TABLE files", f"CREATE TABLE files ({columns})")
+    return ReflectedMetaTable.open(sqlite, "files", FILES)
 
 
 def test_sqlite_key_without_rowid_alias_warns(
     sqlite: sa.Engine, warnings: pytest.LogCaptureFixture
 ) -> None:
-    execute(sqlite, "DROP TABLE files")
-    execute(
-        sqlite,
-        "CREATE TABLE files (id BIGINT PRIMARY KEY NOT NULL, file_location TEXT, "
-        "size_in_bytes BIGINT)",
-    )
-    table = ReflectedMetaTable.open(sqlite, "files", FILES)
+    table = sqlite_table(sqlite, "id BIGINT PRIMARY KEY NOT NULL")
     assert restart_next_id(table, "by hand") is None
     assert "ids of id are not assigned by SQLite" in warnings.text
 

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import acquire_batches, audit_job, client
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_transaction
 from batch_pipeline.inventory.meta_tables.reflected_table import (
-    MetaItem,
     ReflectedMetaTable,
     all_cuts,
     range_facts,
@@ -25,13 +22,11 @@ from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
     MetaTableError,
-    MetaUnreachableError,
     SettingError,
     UnknownMetaTableError,
 )
 from batch_pipeline.model.filter import Condition, Operator, parse_filter
 from batch_pipeline.model.planning import Cut
-from batch_pipeline_tests.client.client_tables import COLUMNS, acquire_or_none, fill
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
@@ -43,31 +38,10 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     item_ids,
     meta_engine,
     new_role,
+    record_statements,
 )
-from batch_pipeline_tests.seeds import query
 
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
-ODD_NAMES = [
-    "select",
-    "MiXed",
-    "with space",
-    "dash-ed",
-    "per%cent",
-    "per%(cent)s",
-    "co:lon",
-    ":colon",
-    "quo'te",
-    'quo"te',
-    "back\\slash",
-    "ta;ble",
-    "x; DROP TABLE ops.files; --",
-    'x"; DROP TABLE ops.files; --',
-    "x') OR 1=1 --",
-    "$1",
-    "{0.__class__}",
-    "ünï",
-    "表",
-]
 
 
 def ids(first_id: int, last_id: int) -> IdRange:
@@ -81,11 +55,15 @@ def a_cut(first_id: int, last_id: int, weight: int, count: int, *, closed: bool)
 # Opening a table
 
 
-@pytest.mark.parametrize("name", ["files", "public.files", '"public"."files"', "FILES", "`files`"])
-def test_any_spelling_gives_one_canonical_name(postgres: sa.Engine, name: str) -> None:
+def test_any_spelling_gives_one_canonical_name(postgres: sa.Engine, sqlite: sa.Engine) -> None:
     """Otherwise one table could have two bookmarks."""
     execute(postgres, CREATE_FILES.replace("ops.files", "public.files"))
-    assert ReflectedMetaTable.open(postgres, name, FILES).canonical_name == "public.files"
+    for name in ("files", "public.files", '"public"."files"', "FILES", "`files`"):
+        assert ReflectedMetaTable.open(postgres, name, FILES).canonical_name == "public.files"
+    for name in ("files", "main.files", "FILES"):
+        assert ReflectedMetaTable.open(sqlite, name, FILES).canonical_name == "main.files"
+    with pytest.raises(UnknownMetaTableError):
+        ReflectedMetaTable.open(sqlite, '"Files"', FILES)
 
 
 def test_unqualified_name_follows_search_path(
@@ -98,42 +76,6 @@ def test_unqualified_name_follows_search_path(
     engine.dispose()
 
 
-@pytest.mark.parametrize("name", ["files", "main.files", '"Files"', "FILES"])
-def test_any_case_of_sqlite_name_gives_one_canonical_name(sqlite: sa.Engine, name: str) -> None:
-    if name == '"Files"':
-        with pytest.raises(UnknownMetaTableError):
-            ReflectedMetaTable.open(sqlite, name, FILES)
-    else:
-        assert ReflectedMetaTable.open(sqlite, name, FILES).canonical_name == "main.files"
-
-
-def test_names_and_values_that_look_like_sql_are_not_executed(
-    any_table: ReflectedMetaTable,
-) -> None:
-    schema = any_table.table.schema
-    for name in ODD_NAMES:
-        table = sa.Table(
-            name,
-            sa.MetaData(),
-            sa.Column(name, sa.BigInteger, primary_key=True),
-            sa.Column(f"{name}2", sa.String(100)),
-            sa.Column(f"{name}3", sa.BigInteger),
-            schema=schema,
-        )
-        table.create(any_table.engine)
-        columns = MetaColumns(uid=name, item=f"{name}2", weight=f"{name}3")
-        where = parse_filter([{"column": f"{name}2", "operator": "!=", "value": name}])
-        quoted = f'{schema}."' + name.replace('"', '""') + '"'
-        opened = ReflectedMetaTable.open(any_table.engine, quoted, columns, where)
-        insert(opened, {7: 3})
-        with any_table.engine.begin() as connection:
-            connection.execute(sa.insert(table).values({name: 8, f"{name}2": name, f"{name}3": 5}))
-        assert opened.next_cut(None, 9, limits()) == a_cut(7, 9, 3, 1, closed=False), name
-        assert opened.items(ALL_IDS) == [MetaItem(id=7, item="file-7", weight=3)], name
-        assert opened.facts(ALL_IDS).count == 1, name
-        assert any_table.highest_id() is None
-
-
 def test_unknown_table_suggests_similar_names(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
@@ -143,63 +85,44 @@ def test_unknown_table_suggests_similar_names(
         ReflectedMetaTable.open(postgres, "nowhere.files", FILES)
 
 
-@pytest.mark.parametrize("name", ["", ".", "a.", ".a", "a..b", "a.b.c", '"a', "a\0", '""', " "])
-def test_malformed_table_name_is_rejected(postgres: sa.Engine, name: str) -> None:
-    with pytest.raises(InvalidValueError, match="table or schema"):
-        ReflectedMetaTable.open(postgres, name, FILES)
+def test_malformed_table_name_is_rejected(postgres: sa.Engine) -> None:
+    for name in ("", ".", "a.", ".a", "a..b", "a.b.c", '"a', "a\0", '""', " "):
+        with pytest.raises(InvalidValueError, match="table or schema"):
+            ReflectedMetaTable.open(postgres, name, FILES)
 
 
-@pytest.mark.parametrize(
-    ("columns", "role"),
-    [
-        (MetaColumns(uid="uid", item="file_location", weight=None), "uid"),
-        (MetaColumns(uid="id", item="file", weight=None), "item"),
-        (MetaColumns(uid="id", item="file_location", weight="size"), "weight"),
-    ],
-)
-def test_unknown_column_lists_columns(
-    files: ReflectedMetaTable, postgres: sa.Engine, columns: MetaColumns, role: str
-) -> None:
-    with pytest.raises(MetaTableError, match="has no column") as raised:
-        ReflectedMetaTable.open(postgres, "ops.files", columns)
-    assert f"named as its {role} (its columns" in str(raised.value)
-    assert "(its columns: id, file_location, size_in_bytes, imported)" in str(raised.value)
-
-
-def test_unknown_filter_column_is_rejected(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
+def test_unknown_column_lists_columns(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
     where = parse_filter([{"column": "kind", "operator": "=", "value": "a"}])
-    with pytest.raises(MetaTableError, match="filter"):
-        ReflectedMetaTable.open(postgres, "ops.files", FILES, where)
+    for role, changes, condition in (
+        ("uid", {"uid": "uid"}, None),
+        ("item", {"item": "file"}, None),
+        ("weight", {"weight": "size"}, None),
+        ("filter", {}, where),
+    ):
+        with pytest.raises(MetaTableError, match="has no column") as raised:
+            ReflectedMetaTable.open(postgres, "ops.files", replace(FILES, **changes), condition)
+        assert f"named as its {role} (its columns" in str(raised.value)
+        assert "(its columns: id, file_location, size_in_bytes, imported)" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("definition", "problem"),
-    [
+def test_column_unsuitable_for_its_role_is_rejected(postgres: sa.Engine) -> None:
+    for definition, problem in (
         ("id text PRIMARY KEY, w bigint", "ids must be integers"),
-        ("id uuid PRIMARY KEY, w bigint", "ids must be integers"),
         ("id numeric PRIMARY KEY, w bigint", "ids must be integers"),
         ("id bigint, w bigint", "neither a primary key nor a unique index"),
         ("id bigint, w bigint, PRIMARY KEY (id, w)", "neither a primary key nor a unique index"),
         ("id bigint UNIQUE, w bigint", "may be NULL"),
         ("id bigint PRIMARY KEY, w text", "weights must be numbers"),
-    ],
-)
-def test_column_unsuitable_for_its_role_is_rejected(
-    postgres: sa.Engine, definition: str, problem: str
-) -> None:
-    execute(postgres, f"CREATE TABLE ops.odd (item text, {definition})")
-    with pytest.raises(MetaTableError, match=problem):
-        ReflectedMetaTable.open(postgres, "ops.odd", MetaColumns(uid="id", weight="w"))
-
-
-def test_partial_unique_index_does_not_make_ids_unique(postgres: sa.Engine) -> None:
-    execute(
-        postgres,
-        "CREATE TABLE ops.odd (uid bigint NOT NULL, item text, weight bigint)",
-        "CREATE UNIQUE INDEX ON ops.odd (uid) WHERE weight > 0",
-    )
-    with pytest.raises(MetaTableError, match="cannot be the"):
-        ReflectedMetaTable.open(postgres, "ops.odd")
+        ("id bigint NOT NULL, w bigint", "neither a primary key nor a unique index"),
+    ):
+        execute(
+            postgres,
+            "DROP TABLE IF EXISTS ops.odd",
+            f"CREATE TABLE ops.odd (item text, {definition})",
+            "CREATE UNIQUE INDEX ON ops.odd (id) WHERE item > ''",  # not of all rows
+        )
+        with pytest.raises(MetaTableError, match=problem):
+            ReflectedMetaTable.open(postgres, "ops.odd", MetaColumns(uid="id", weight="w"))
 
 
 def test_partitioned_table_with_composite_key_is_accepted_with_note(postgres: sa.Engine) -> None:
@@ -225,25 +148,12 @@ def test_missing_select_privilege_names_grant(
             ReflectedMetaTable.open(engine, "ops.files", FILES)
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["postgresql+psycopg://me:canary@127.0.0.1:1/meta", "sqlite:////nowhere/canary-free/meta.db"],
-)
-def test_unreachable_database_is_named_without_credentials(url: str) -> None:
-    engine = sa.create_engine(url)
-    with pytest.raises(MetaUnreachableError) as raised:
-        ReflectedMetaTable.open(engine, "files")
-    assert "canary@" not in str(raised.value)
-    assert ("127.0.0.1:1/meta" in str(raised.value)) or ("meta.db" in str(raised.value))
-
-
 # Bad weights
 
 
-@pytest.mark.parametrize("bad", [None, -1])
-def test_bad_weight_is_rejected_with_its_id(any_table: ReflectedMetaTable, bad: int | None) -> None:
+def test_bad_weight_is_rejected_with_its_id(any_table: ReflectedMetaTable) -> None:
     """It does not affect a batch that ends before it."""
-    insert(any_table, {1: 5, 2: 5, 3: bad, 4: 5})
+    insert(any_table, {1: 5, 2: 5, 3: -1, 4: 5})
     assert any_table.next_cut(0, 4, limits(max_count=2)) == a_cut(1, 2, 10, 2, closed=True)
     readers: list[Any] = [
         lambda: any_table.next_cut(0, 4, limits()),
@@ -252,47 +162,37 @@ def test_bad_weight_is_rejected_with_its_id(any_table: ReflectedMetaTable, bad: 
         lambda: any_table.items(ALL_IDS),
     ]
     for read in readers:
-        with pytest.raises(BadWeightError) as raised:
+        with pytest.raises(BadWeightError, match="id 3") as raised:
             read()
-        assert (raised.value.item_id, raised.value.weight) == (3, bad)
-    assert "id 3" in str(raised.value)
+        assert (raised.value.item_id, raised.value.weight) == (3, -1)
     assert any_table.facts(ALL_IDS).bad_id == 3
 
 
-@pytest.mark.parametrize(("counted", "weight"), [(0, 10), (7, 24)])
-def test_bad_weight_is_replaced_by_configured_weight(
-    any_table: ReflectedMetaTable, counted: int, weight: int
-) -> None:
+def test_bad_weight_is_replaced_by_configured_weight(any_table: ReflectedMetaTable) -> None:
     insert(any_table, {1: None, 2: 10, 3: -4})
-    name = any_table.canonical_name
-    table = ReflectedMetaTable.open(any_table.engine, name, FILES, on_bad_weight=counted)
-    assert table.next_cut(None, 3, limits()) == a_cut(1, 3, weight, 3, closed=False)
-    assert list(table.weights(None, 3)) == [(1, counted), (2, 10), (3, counted)]
-    cuts = all_cuts(table, 0, 3, limits(max_count=1))
-    assert [cut.weight for cut in cuts] == [counted, 10, counted]
-    assert [item.weight for item in table.items(ALL_IDS)] == [counted, 10, counted]
-    assert table.facts(ALL_IDS).weight == weight
-
-
-def test_negative_replacement_weight_is_rejected(any_table: ReflectedMetaTable) -> None:
+    for counted, weight in ((0, 10), (7, 24)):
+        table = replace(any_table, on_bad_weight=counted)
+        assert table.next_cut(None, 3, limits()) == a_cut(1, 3, weight, 3, closed=False)
+        assert list(table.weights(None, 3)) == [(1, counted), (2, 10), (3, counted)]
+        cuts = all_cuts(table, 0, 3, limits(max_count=1))
+        assert [cut.weight for cut in cuts] == [counted, 10, counted]
+        assert [item.weight for item in table.items(ALL_IDS)] == [counted, 10, counted]
+        assert table.facts(ALL_IDS).weight == weight
     with pytest.raises(InvalidValueError, match="on_bad_weight"):
         ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, on_bad_weight=-1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "bad"),
-    [("BIGINT", "many"), ("BIGINT", 2.5), ("BIGINT", b"\x01"), ("FLOAT", "heavy")],
-)
-def test_sqlite_weight_of_other_type_than_its_column_is_rejected(
-    sqlite: sa.Engine, kind: str, bad: object
-) -> None:
+def test_sqlite_weight_of_other_type_than_its_column_is_rejected(sqlite: sa.Engine) -> None:
     """SQLite accepts any value in any column."""
-    execute(sqlite, f"CREATE TABLE odd (uid INTEGER PRIMARY KEY, item TEXT, weight {kind})")
-    execute(sqlite, "INSERT INTO odd VALUES (1, 'f', :bad)", bad=bad)
-    table = ReflectedMetaTable.open(sqlite, "odd")
-    for read in (lambda: table.next_cut(None, 1, limits()), lambda: table.items(ALL_IDS)):
+    execute(sqlite, "CREATE TABLE odd (uid INTEGER PRIMARY KEY, item TEXT, w BIGINT, real FLOAT)")
+    for column, bad in (("w", "many"), ("w", 2.5), ("w", b"\x01"), ("real", "heavy")):
+        row = f"REPLACE INTO odd (uid, item, {column}) VALUES (1, 'f', :bad)"  # noqa: S608 - constant
+        execute(sqlite, row, bad=bad)
+        table = ReflectedMetaTable.open(sqlite, "odd", MetaColumns(weight=column))
         with pytest.raises(BadWeightError):
-            read()
+            table.next_cut(None, 1, limits())
+        with pytest.raises(BadWeightError):
+            table.items(ALL_IDS)
 
 
 # Reading
@@ -303,14 +203,6 @@ def test_items_are_ordered_by_id_after_update(files: ReflectedMetaTable) -> None
     execute(files.engine, "UPDATE ops.files SET file_location = 'new' WHERE id <= 3")
     items = [(item.id, item.item) for item in files.items(ids(2, 5))]
     assert items == [(2, "new"), (3, "new"), (4, "file-4"), (5, "file-5")]
-
-
-def test_closing_weights_early_returns_connection(any_table: ReflectedMetaTable) -> None:
-    insert(any_table, {1: 1, 2: 2, 3: 3})
-    stream = any_table.weights(None, 3)
-    assert next(stream) == (1, 1)
-    stream.close()  # type: ignore[attr-defined] # it is a generator
-    assert any_table.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # of a QueuePool
 
 
 def test_facts_match_reference_in_every_database(any_table: ReflectedMetaTable) -> None:
@@ -388,26 +280,23 @@ def test_filter_on_mysql_timestamp_ignores_zone_of_session(mariadb: sa.Engine) -
     engine.dispose()
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        {"column": "id", "operator": "=", "value": "7"},
-        {"column": "id", "operator": "<", "value": 2**63},
-        {"column": "id", "operator": "like", "value": "7%"},
-        {"column": "kind", "operator": "like", "value": "7%"},
-        {"column": "file_location", "operator": "=", "value": 7},
-        {"column": "imported", "operator": ">", "value": "yesterday"},
-        {"column": "imported", "operator": ">", "value": 20260301},
-        {"column": "imported", "operator": "in", "value": ["2026-03-01", "never"]},
-    ],
-)
-def test_filter_value_of_wrong_type_is_rejected_on_open(
-    files: ReflectedMetaTable, condition: dict[str, Any]
-) -> None:
+def test_filter_value_of_wrong_type_is_rejected_on_open(files: ReflectedMetaTable) -> None:
     execute(files.engine, "CREATE TYPE ops.kinds AS ENUM ('7')")
     execute(files.engine, "ALTER TABLE ops.files ADD kind ops.kinds")
-    with pytest.raises(InvalidValueError, match=condition["column"]):
-        ReflectedMetaTable.open(files.engine, "ops.files", FILES, parse_filter([condition]))
+    conditions: list[tuple[str, str, Any]] = [
+        ("id", "=", "7"),
+        ("id", "<", 2**63),
+        ("id", "like", "7%"),
+        ("kind", "like", "7%"),
+        ("file_location", "=", 7),
+        ("imported", ">", "yesterday"),
+        ("imported", ">", 20260301),
+        ("imported", "in", ["2026-03-01", "never"]),
+    ]
+    for column, operator, value in conditions:
+        where = parse_filter([{"column": column, "operator": operator, "value": value}])
+        with pytest.raises(InvalidValueError, match=column):
+            ReflectedMetaTable.open(files.engine, "ops.files", FILES, where)
 
 
 def test_lowest_and_highest_id_ignore_filter(any_table: ReflectedMetaTable) -> None:
@@ -424,14 +313,11 @@ def test_lowest_and_highest_id_ignore_filter(any_table: ReflectedMetaTable) -> N
 # Long value lists and missing databases
 
 
-@pytest.mark.parametrize(
-    ("column", "number"),
-    # More values than any database accepts as parameters, and more than are sent as such.
-    [("id", 70_000), ("file_location", 1_001), ("imported", 1_001)],
-)
+@pytest.mark.parametrize("column", ["id", "file_location", "imported"])
 def test_filter_with_many_values_selects_matching_rows(
-    any_table: ReflectedMetaTable, column: str, number: int
+    any_table: ReflectedMetaTable, column: str
 ) -> None:
+    """Except on MySQL, all are one parameter, since the number of parameters is limited."""
     start, last = datetime(2000, 1, 1, tzinfo=UTC), 80_000
     rows = [
         {
@@ -444,22 +330,25 @@ def test_filter_with_many_values_selects_matching_rows(
     ]
     with any_table.engine.begin() as connection:
         connection.execute(sa.insert(any_table.table), rows)
+    many = range(1, 1_002)
     values: dict[str, list[int] | list[str]] = {
-        "id": list(range(1, number + 1)),
-        "file_location": [f"file-{uid}" for uid in range(1, number + 1)],
-        "imported": [(start + timedelta(seconds=n)).isoformat() for n in range(1, number + 1)],
+        "id": list(many),
+        "file_location": [f"file-{uid}" for uid in many],
+        "imported": [(start + timedelta(seconds=uid)).isoformat() for uid in many],
     }
     for operator, expected_ids in ((Operator.IN, [1, 2]), (Operator.NOT_IN, [last])):
-        where = Condition(column, operator, tuple(values[column]))
-        long = ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, where)
-        assert item_ids(long, ids(1, last)) == expected_ids
+        long = replace(any_table, where=Condition(column, operator, tuple(values[column])))
+        with record_statements(any_table.engine) as statements:
+            assert item_ids(long, ids(1, last)) == expected_ids
+        if any_table.engine.dialect.name != "mysql":
+            assert len(statements[0][1]) < 10
         cut = long.next_cut(0, last, limits())
         assert cut is not None
         assert cut.count == len(expected_ids)
 
 
 def test_too_many_parameters_raise_invalid_value(postgres: sa.Engine) -> None:
-    values = tuple(range(70_000))
+    values = ("a",) * 65_536
     placeholders = ", ".join("%s" for _ in values)
     too_many = pytest.raises(InvalidValueError, match="fewer or shorter values")
     with too_many, read_transaction(postgres) as connection:
@@ -478,8 +367,8 @@ def test_nonexistent_database_raises_setting_error(
 
 ROLES = MetaColumns(uid="id", item="file", weight="weight")
 TYPES = [
-    *(("postgres", kind) for kind in ("float8", "real", "numeric", "numeric(30, 6)")),
-    *(("sqlite", kind) for kind in ("FLOAT", "REAL", "DOUBLE", "NUMERIC", "DECIMAL(10, 2)", "")),
+    *(("postgres", kind) for kind in ("float8", "numeric", "numeric(30, 6)")),
+    *(("sqlite", kind) for kind in ("FLOAT", "NUMERIC", "")),
     *(("mariadb", kind) for kind in ("FLOAT", "DOUBLE", "DECIMAL(30, 6)") if MARIADB),
 ]
 FRACTIONS = {1: 0.25, 2: 1.5, 3: 2, 4: 0, 5: 2.75, 6: 0.5}
@@ -553,27 +442,3 @@ def test_nan_and_infinity_are_rejected(weighted: ReflectedMetaTable) -> None:
         execute(weighted.engine, "INSERT INTO weighed VALUES (:id, 'file', :bad)", id=uid, bad=bad)
         with pytest.raises(BadWeightError, match=r"from 0 to 2\^63 - 1"):
             weighted.next_cut(uid - 1, uid, limits())
-
-
-@pytest.mark.usefixtures("configured")
-def test_library_batches_and_audits_by_rounded_weights(database: Database) -> None:
-    execute(
-        database.engine,
-        "CREATE TABLE meta_table (id bigserial PRIMARY KEY, file text, size_in_mib float8)",
-    )
-    fill(database.engine, FRACTIONS)
-    batches = acquire_batches("job", "meta_table", COLUMNS, batch_weight=4)
-    weights = []
-    for batch in batches:
-        weights.append((batch.weight, [row.weight for row in batch.rows]))
-        batch.succeeded()
-    assert weights == [(3, [1, 2]), (2, [2, 0]), (4, [3, 1])]
-    assert audit_job("job").is_clean
-    execute(database.engine, "INSERT INTO meta_table VALUES (0, 'file-0', 3.2)")
-    audit = audit_job("job")
-    assert audit.late.count == 1
-    late = acquire_or_none()
-    assert late is not None
-    assert (late.items, late.weight) == (["file-0"], 4)
-    assert query(database, "SELECT max(batch_weight) FROM batch_pipeline.inventory") == [(4,)]
-    client.close()

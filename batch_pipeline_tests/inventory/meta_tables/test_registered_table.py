@@ -14,10 +14,11 @@ from batch_pipeline.inventory.connection import LockClass, lock_in_transaction
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, item
 from batch_pipeline.model.batch import MAX_ID, Batch, IdRange
+from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.item import Item, LandedFile, Registered, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat
-from batch_pipeline_tests.concurrency import eventually, run_python, together
+from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import NOON, batch, found_file, stream
 from batch_pipeline_tests.seeds import has_lock_waiters, query, register
 
@@ -113,30 +114,8 @@ def test_register_accepted_change_updates_row(database: Database) -> None:
     assert again == Registered(found=1, new_items=0)
 
 
-def test_find_by_id_location_or_name(database: Database) -> None:
-    """Wildcards do not match."""
-    register(database, 3)
-    table = database.meta_table("orders")
-    table.register([found_file(location="file:///landing/1")], accept_changed=False)
-    assert [item.id for item in table.find("1")] == [1, 4]
-    for text in ("2", "file:///landing/orders-0002.csv", "orders-0002.csv"):
-        assert [item.id for item in table.find(text)] == [2]
-    for text in ("orders-000_.csv", "%", "5", "9" * 30, "²"):
-        assert table.find(text) == []
-
-
 STREAM = stream(source=Source(uri="file:///landing", format=SourceFormat.JSONL))
 TEN_LINES = b'{"id":1}\n' * 10  # 90 bytes
-
-REGISTER = """
-import sys
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.inventory.meta_tables.test_registered_table import cutter, landed_file
-from pathlib import Path
-database = open_database(sys.argv[1], migrated=None)
-files = [landed_file(Path(sys.argv[2]))]
-database.meta_table("orders").register(files, accept_changed=False, cutter=cutter(40))
-"""
 
 
 def cutter(max_bytes: int) -> ItemCutter:
@@ -198,14 +177,14 @@ def test_registered_file_is_not_registered_again_in_other_ranges(
     assert _register_with_ranges(database, landed_file(whole)) == Registered(found=1, new_items=0)
 
 
-def test_registration_killed_within_file_leaves_no_items(
-    database: Database, database_url: str, large_file: Path
+def test_interrupted_registration_of_ranges_leaves_no_items(
+    database: Database, large_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = run_python(
-        REGISTER, database_url, str(large_file), failpoints="register.before_commit=kill"
-    )
-    assert killed == -9
+    monkeypatch.setenv(VARIABLE, "register.before_commit=raise")
+    with pytest.raises(RuntimeError, match="failpoint"):
+        _register_with_ranges(database, landed_file(large_file))
     assert _items(database) == []
+    monkeypatch.delenv(VARIABLE)
     _register_with_ranges(database, landed_file(large_file))
     assert [item.id for item in _items(database)] == [1, 2, 3]
 

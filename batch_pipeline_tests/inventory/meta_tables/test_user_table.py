@@ -106,6 +106,9 @@ def open_user_table(kind: str, engine: sa.Engine, database: Database) -> UserTab
     return UserTableFixture(database, engine, table)
 
 
+ON_SQLITE = pytest.mark.parametrize("orders", ["sqlite"], indirect=True)  # no SQL is tested
+
+
 @pytest.fixture(params=DATABASES)
 def orders(request: pytest.FixtureRequest, database: Database) -> UserTableFixture:
     """A stream on an empty table in each available database."""
@@ -155,6 +158,7 @@ def test_rows_inserted_into_range_of_batch_are_late(orders: UserTableFixture) ->
     check_invariants(orders.database)
 
 
+@ON_SQLITE
 def test_filter_selects_rows_and_cannot_change(orders: UserTableFixture) -> None:
     where = parse_filter([{"column": "size_in_bytes", "operator": "<", "value": 100}])
     orders.insert(1, 3)
@@ -165,15 +169,6 @@ def test_filter_selects_rows_and_cannot_change(orders: UserTableFixture) -> None
     assert unplanned(orders.database, chosen) == (0, 0)
     with pytest.raises(JobChangedError, match="its filter differs"):
         orders.plan()
-
-
-def test_table_without_weight_plans_by_count(orders: UserTableFixture) -> None:
-    orders.insert(1, 2, 3, 4)
-    unweighed = orders.with_source(weight=None)
-    planned = orders.plan(unweighed)
-    assert [(batch.count, batch.weight) for batch in planned] == [(3, 0), (1, 0)]
-    assert [item.weight for item in unweighed.items(planned[1])] == [0]
-    assert unweighed.backlog(None) == (4, 0)
 
 
 def test_max_wait_counts_from_import_time_of_oldest_row(orders: UserTableFixture) -> None:
@@ -272,17 +267,10 @@ def test_find_by_id_path_uri_or_name(orders: UserTableFixture) -> None:
         ("relative.csv", [4]),
         ("2.csv", []),
         ("%", []),
+        ("9" * 30, []),
+        ("²", []),
     ):
         assert [item.id for item in orders.table.find(text)] == ids, text
-
-
-def test_s3_schemes_are_normalized(orders: UserTableFixture) -> None:
-    """Hadoop's `s3a` and `s3n` name the same object; keys stay unchanged."""
-    for uid, scheme in enumerate(("s3", "s3a", "s3n"), start=1):
-        orders.insert(uid, file_location=f"{scheme}://bucket/in/a b%20.csv")
-    [batch] = orders.plan()
-    locations = {item.file.location for item in orders.table.items(batch)}
-    assert locations == {"s3://bucket/in/a b%20.csv"}
 
 
 def test_backfill_selects_by_id_and_import_time(orders: UserTableFixture) -> None:
@@ -304,6 +292,7 @@ def test_backfill_selects_by_id_and_import_time(orders: UserTableFixture) -> Non
         orders.database.backfills.plan(unnamed, orders.table)
 
 
+@ON_SQLITE
 def test_stream_with_items_of_another_table_is_rejected(orders: UserTableFixture) -> None:
     orders.database.batches.plan(orders.database.meta_table("orders"), limits(), drain=True)
     orders.insert(1)
@@ -311,6 +300,7 @@ def test_stream_with_items_of_another_table_is_rejected(orders: UserTableFixture
         orders.plan()
 
 
+@ON_SQLITE
 def test_invalid_location_fails_batch(orders: UserTableFixture) -> None:
     """The message names table, id and value, without the password."""
     locations = ("relative.csv", "s3://key:hunter2@bucket/x", "", None)
@@ -329,16 +319,8 @@ def test_invalid_location_fails_batch(orders: UserTableFixture) -> None:
     assert [item.id for item in orders.table.items(good)] == [5]
 
 
-def test_invalid_location_can_be_quarantined(orders: UserTableFixture) -> None:
-    """Opening the file then reports the invalid location."""
-    orders.insert(1)
-    orders.insert(2, file_location="relative.csv")
-    [batch] = orders.plan()
-    items = replace(orders.table, on_bad_file=OnBadFile.QUARANTINE).items(batch)
-    assert [item.file.location for item in items] == ["file:///landing/1.csv", "relative.csv"]
-
-
 @pytest.mark.guarantee("S1")
+@ON_SQLITE
 def test_location_outside_roots_fails_batch(orders: UserTableFixture) -> None:
     """The message names the location and the setting that would allow it."""
     locations = ("/etc/passwd", "/landing-of-others/2.csv", "s3://bucket/2.csv", "file:///landing")
@@ -354,15 +336,18 @@ def test_location_outside_roots_fails_batch(orders: UserTableFixture) -> None:
 
 
 @pytest.mark.guarantee("S1")
+@ON_SQLITE
 def test_truncated_location_is_no_valid_location(orders: UserTableFixture) -> None:
     """A quarantined location must not become another file when it is truncated."""
     long = f"file:///landing/{'a' * 300}/../../etc/passwd"
     orders.insert(1, file_location=long)
+    orders.insert(2, file_location="relative.csv")
     [batch] = orders.plan()
-    [item] = replace(orders.table, on_bad_file=OnBadFile.QUARANTINE).items(batch)
-    assert item.file.location == f"<{long[:300]}>"
+    items = replace(orders.table, on_bad_file=OnBadFile.QUARANTINE).items(batch)
+    assert [item.file.location for item in items] == [f"<{long[:300]}>", "relative.csv"]
 
 
+@ON_SQLITE
 def test_bad_weight_stops_planning_before_its_row(orders: UserTableFixture) -> None:
     orders.insert(1, 2, 3, 4, 6)
     orders.insert(5, size_in_bytes=None)
@@ -371,14 +356,6 @@ def test_bad_weight_stops_planning_before_its_row(orders: UserTableFixture) -> N
         orders.plan()
     assert ranges(orders.plan(orders.with_source(on_bad_weight=7))) == [(5, 6, 2)]
     check_invariants(orders.database)
-
-
-def test_weight_that_turns_bad_after_planning_fails_batch(orders: UserTableFixture) -> None:
-    orders.insert(1, 2)
-    [batch] = orders.plan()
-    orders.execute("UPDATE files SET size_in_bytes = -1 WHERE id = 2")
-    with pytest.raises(BatchDataError, match=r"the weight is -1; .* \(id 2\)"):
-        orders.table.items(batch)
 
 
 def test_negative_ids_are_rejected_unless_filtered_out(orders: UserTableFixture) -> None:
@@ -399,6 +376,7 @@ def test_restarted_ids_are_reported(orders: UserTableFixture) -> None:
         orders.plan()
 
 
+@ON_SQLITE
 def test_renamed_column_is_detected(orders: UserTableFixture) -> None:
     orders.insert(1)
     [batch] = orders.plan()
@@ -410,23 +388,21 @@ def test_renamed_column_is_detected(orders: UserTableFixture) -> None:
 
 
 def test_unusable_table_source_is_rejected(orders: UserTableFixture) -> None:
+    is_sqlite = orders.engine.dialect.name == "sqlite"
     invalid: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"table": "fils"}, UnknownMetaTableError, "No table or view"),
-        ({"uid": "no"}, MetaTableError, "has no column 'no'"),
         ({"imported": "no", "ceiling": Strategy.SETTLE}, MetaTableError, "has no column 'no'"),
         ({"uid": "size_in_bytes"}, MetaTableError, "cannot be the uid"),
+        (
+            {"ceiling": Strategy.LOCKS if is_sqlite else Strategy.SQLITE},
+            MetaTableError,
+            "Omit the strategy",
+        ),
     ]
     for changes, error, message in invalid:
         with pytest.raises(error, match=message):
             orders.plan(orders.with_source(**changes))
     assert orders.database.batches.statuses("orders") == []
-
-
-def test_watermark_strategy_of_other_database_is_rejected(orders: UserTableFixture) -> None:
-    is_sqlite = orders.engine.dialect.name == "sqlite"
-    wrong = Strategy.LOCKS if is_sqlite else Strategy.SQLITE
-    with pytest.raises(MetaTableError, match="Omit the strategy"):
-        orders.plan(orders.with_source(ceiling=wrong))
 
 
 def test_unreachable_database_raises_and_creates_no_job(

@@ -1,8 +1,8 @@
 """Candidates of high watermarks: how they advance, and how they are stored."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.inventory.connection import open_engine
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import (
@@ -21,16 +20,12 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
     StoredCandidates,
     WatermarkReading,
-    _from_json,
-    _to_json,
     advance,
     describe_reading,
     load_candidates,
 )
 from batch_pipeline.model.batch import MAX_ID, MIN_ID
-from batch_pipeline.model.errors import DatabaseUnreachableError
 from batch_pipeline.model.stream import Strategy
-from batch_pipeline_tests.concurrency import next_line, python
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     InMemoryCandidates,
     choose_watermark,
@@ -47,18 +42,8 @@ def read_once(state: Candidates, highest: int | None, *holders: str) -> Candidat
     return advance(state, highest, frozenset(holders))
 
 
-def test_lock_holder_at_read_delays_release() -> None:
-    """Holders that start after the read do not count."""
-    state = read_once(NOTHING, 7, "3/1")
-    assert state.released is None
-    state = read_once(state, 9, "3/1", "4/1")
-    assert state.released is None
-    assert read_once(state, 9, "4/1").released == 7
-    assert read_once(state, 9, "5/1").released == 9
-
-
 def test_overlapping_writers_do_not_stall_watermark() -> None:
-    """The watermark lags one read behind a table that is never idle."""
+    """Holders that start after a read do not delay its id: the watermark lags one read behind."""
     state = NOTHING
     for number in range(1, 50):
         state = read_once(state, number, f"3/{number}")
@@ -81,22 +66,17 @@ def test_falling_ids_reset_watermark() -> None:
     assert read_once(state, None).released is None
 
 
-def test_candidates_with_same_holders_are_merged() -> None:
-    state = NOTHING
-    for number in range(1, 1_000):
-        state = read_once(state, number, "3/1", "4/1")
-    assert [candidate.id for candidate in state.waiting] == [999]
-
-
 def test_candidates_are_bounded() -> None:
-    """The highest candidate is never dropped."""
+    """The highest candidate is never dropped. Those with the same holders are merged."""
     state, holders = NOTHING, []
-    for number in range(1, 1_000):
+    for number in range(1, 200):
         holders.append(f"{number}/1")
         state = read_once(state, number, *holders)
         assert len(state.waiting) <= MAX_CANDIDATES
         assert state.waiting[-1].id == number
-    assert read_once(state, 999).released == 999
+    assert read_once(state, 199).released == 199
+    merged = read_once(read_once(NOTHING, 8, "3/1"), 9, "3/1")
+    assert [candidate.id for candidate in merged.waiting] == [9]
 
 
 def test_state_of_other_epoch_or_strategy_is_ignored() -> None:
@@ -108,72 +88,36 @@ def test_state_of_other_epoch_or_strategy_is_ignored() -> None:
     assert load_candidates(store, "ops.other", Strategy.LOCKS, "1").released is None
 
 
-class TransactionSimulation:
-    """Transactions that lock, take ids and end, as in Postgres."""
-
-    def __init__(self) -> None:
-        self.next_id = 1
-        self.started = 0
-        self.running: dict[str, list[int]] = {}
-        self.visible: set[int] = set()
-
-    def begin(self) -> None:
-        """Lock the table and take an id."""
-        self.started += 1
-        self.running[f"1/{self.started}"] = []
-        self.insert(self.started)
-
-    def insert(self, choice: int) -> None:
-        """Take another id in a transaction."""
-        if self.running:
-            list(self.running.values())[choice % len(self.running)].append(self.next_id)
-            self.next_id += 1
-
-    def end(self, choice: int, *, commit: bool) -> None:
-        """Commit or roll back a transaction."""
-        if self.running:
-            ids = self.running.pop(list(self.running)[choice % len(self.running)])
-            self.visible |= set(ids) if commit else set()
-
-
 events = st.tuples(
     st.sampled_from(["begin", "insert", "commit", "rollback", "read", "read"]), st.integers(0, 50)
 )
 
 
 @given(st.lists(events, max_size=60))
-def test_no_open_transaction_holds_id_below_watermark(schedule: list[tuple[str, int]]) -> None:
-    simulation, state, highest, is_reading = TransactionSimulation(), NOTHING, None, False
-    for event, choice in schedule:
+def test_watermark_is_below_ids_of_open_transactions_and_reaches_highest_id_when_idle(
+    schedule: list[tuple[str, int]],
+) -> None:
+    """As in Postgres, transactions lock the table, then take ids, and end."""
+    next_id, running, visible = count(1), dict[str, list[int]](), set[int]()
+    state, highest, is_reading = NOTHING, None, False
+    for number, (event, choice) in enumerate(schedule):
+        chosen = list(running)[choice % len(running)] if running else None
         if event == "begin":
-            simulation.begin()
-        elif event == "insert":
-            simulation.insert(choice)
-        elif event in {"commit", "rollback"}:
-            simulation.end(choice, commit=event == "commit")
-        elif not is_reading:  # the first half of a read
-            highest, is_reading = max(simulation.visible, default=None), True
-        else:  # the second half, some events later
+            running[f"1/{number}"] = [next(next_id)]
+        elif event == "read" and not is_reading:  # the first half of a read
+            highest, is_reading = max(visible, default=None), True
+        elif event == "read":  # the second half, some events later
             before, is_reading = state.released or 0, False
-            state = read_once(state, highest, *simulation.running)
+            state = read_once(state, highest, *running)
             assert (state.released or 0) >= before
-        held = [uid for ids in simulation.running.values() for uid in ids]
-        assert all(uid > (state.released or 0) for uid in held)
-
-
-@given(st.lists(events, max_size=60))
-def test_watermark_reaches_highest_id_when_idle(schedule: list[tuple[str, int]]) -> None:
-    simulation, state = TransactionSimulation(), NOTHING
-    for event, choice in schedule:
-        if event == "read":
-            state = read_once(state, max(simulation.visible, default=None), *simulation.running)
-        elif event == "begin":
-            simulation.begin()
-        else:
-            simulation.end(choice, commit=event != "rollback")
-    while simulation.running:
-        simulation.end(0, commit=True)
-    highest = max(simulation.visible, default=None)
+        elif chosen and event == "insert":
+            running[chosen].append(next(next_id))
+        elif chosen:
+            ids = running.pop(chosen)
+            visible |= set(ids) if event == "commit" else set()
+        assert all(uid > (state.released or 0) for held in running.values() for uid in held)
+    visible |= {uid for held in running.values() for uid in held}
+    highest = max(visible, default=None)
     assert read_once(state, highest).released == highest
 
 
@@ -188,20 +132,6 @@ STATE = Candidates(
     ),
 )
 NEVER_SAVED = Candidates(strategy=Strategy.SETTLE, epoch="")
-
-READ_WATERMARK = """
-import sys
-import sqlalchemy as sa
-from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
-from batch_pipeline.inventory.connection import open_engine
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, meta_engine
-with meta_engine(sys.argv[1]) as engine:
-    table = ReflectedMetaTable.open(engine, "ops.files", FILES)
-    store = StoredCandidates(open_engine(sys.argv[2]), "meta")
-    print(choose_watermark(table, store=store).watermark.read().value)
-"""
 
 
 @pytest.fixture
@@ -220,13 +150,7 @@ def insert_state(database: Database, state: str) -> None:
     execute_in(database, insert, state=state)
 
 
-def test_state_is_separate_per_table_and_scope(store: StoredCandidates, database: Database) -> None:
-    store.save("ops.files", STATE)
-    assert store.load("ops.other") is None
-    assert StoredCandidates(database.engine, "archive").load("ops.files") is None
-
-
-def test_last_save_wins(store: StoredCandidates, rival: Database) -> None:
+def test_last_save_of_table_and_scope_wins(store: StoredCandidates, rival: Database) -> None:
     other = StoredCandidates(rival.engine, "meta")
     store.save("ops.files", STATE)
     other.save("ops.files", NEVER_SAVED)
@@ -234,6 +158,8 @@ def test_last_save_wins(store: StoredCandidates, rival: Database) -> None:
     store.save("ops.files", STATE)
     assert other.load("ops.files") == STATE
     assert query(rival, "SELECT count(*) FROM batch_pipeline.ceiling_candidate") == [(1,)]
+    assert store.load("ops.other") is None
+    assert StoredCandidates(rival.engine, "archive").load("ops.files") is None
 
 
 def test_load_and_save_take_one_round_trip_each(store: StoredCandidates) -> None:
@@ -308,59 +234,22 @@ def test_stored_format_is_stable(store: StoredCandidates, database: Database) ->
     assert store.load("ops.files") == replace(NOTHING, released=5, waiting=waiting)
 
 
-ids = st.integers(MIN_ID, MAX_ID)
-holders = st.frozensets(st.from_regex(r"-?\d{1,3}/\d{1,6}", fullmatch=True), max_size=3)
-
-
-@given(
-    st.lists(
-        st.tuples(ids, holders), max_size=MAX_CANDIDATES, unique_by=lambda candidate: candidate[0]
-    )
-)
-def test_any_state_round_trips_through_json(waiting: list[tuple[int, frozenset[str]]]) -> None:
-    candidates = sorted(waiting)
-    released = candidates.pop(0)[0] if len(candidates) % 2 else None
-    waiting_candidates = tuple(Candidate(uid, names) for uid, names in candidates)
-    state = replace(NOTHING, released=released, waiting=waiting_candidates)
-    assert _from_json(json.loads(json.dumps(_to_json(state)))) == state
-
-
-def test_unreachable_inventory_raises_database_unreachable(
-    empty_database_url: str, store: StoredCandidates
-) -> None:
-    engine = open_engine(empty_database_url)
-    engine.dispose()
-    url = engine.url.set(query={"host": "/nowhere"})
-    unreachable = StoredCandidates(sa.create_engine(url), "meta")
-    with pytest.raises(DatabaseUnreachableError):
-        unreachable.load("ops.files")
-    with pytest.raises(DatabaseUnreachableError):
-        unreachable.save("ops.files", STATE)
-
-
-@pytest.fixture
-def late_writer(files: ReflectedMetaTable) -> Iterator[sa.Connection]:
-    """A transaction that has inserted row 1 of `ops.files` and is still open."""
-    with files.engine.connect() as connection:
-        connection.execute(sa.text(INSERT))
-        yield connection
-
-
-def test_processes_share_stored_candidates(
-    store: StoredCandidates,
-    database_url: str,
-    server_url: str,
-    files: ReflectedMetaTable,
-    late_writer: sa.Connection,
+def test_planners_share_stored_candidates(
+    store: StoredCandidates, rival: Database, files: ReflectedMetaTable
 ) -> None:
     """The next reader does not wait for the writer that started in between.
 
     Readers with another strategy or another time zone do not discard its state.
     """
-    execute(files.engine, INSERT)
-    with python(READ_WATERMARK, server_url, database_url) as other:
-        assert next_line(other) == "None"
-    with files.engine.connect() as later_writer:
+
+    def read(table: ReflectedMetaTable) -> int | None:
+        other_store = StoredCandidates(rival.engine, "meta")
+        return choose_watermark(table, store=other_store).watermark.read().value
+
+    with files.engine.connect() as late_writer, files.engine.connect() as later_writer:
+        late_writer.execute(sa.text(INSERT))
+        execute(files.engine, INSERT)
+        assert choose_watermark(files, store=store).watermark.read().value is None
         later_writer.execute(sa.text(INSERT))
         late_writer.commit()
         # Without a stored state, two reads are needed.
@@ -372,11 +261,9 @@ def test_processes_share_stored_candidates(
         tokyo = sa.create_engine(
             files.engine.url, connect_args={"options": "-c timezone=Asia/Tokyo"}
         )
-        abroad = replace(files, engine=tokyo)
-        assert choose_watermark(abroad, store=store).watermark.read().value == 2
+        assert read(replace(files, engine=tokyo)) == 2
         tokyo.dispose()
-        with python(READ_WATERMARK, server_url, database_url) as other:
-            assert next_line(other) == "2"
+        assert read(files) == 2
 
 
 def test_settle_keeps_the_watermark_of_an_earlier_release(
@@ -391,64 +278,32 @@ def test_settle_keeps_the_watermark_of_an_earlier_release(
     assert choice.watermark.read().value == 3
 
 
-def reading(
-    value: int | None, strategy: Strategy = Strategy.LOCKS, *held_by: LockHolder
-) -> WatermarkReading:
-    return WatermarkReading(value=value, strategy=strategy, held_by=held_by)
-
-
-def holder(
-    application: str = "psql", pid: int | None = 4711, age_seconds: float | None = 73.4
-) -> LockHolder:
-    return LockHolder(pid=pid, application=application, age_seconds=age_seconds)
-
-
-HELD = "held back by pid 4711 (psql) for 73 s"
-LOCKS = Strategy.LOCKS
-
-
 @pytest.mark.parametrize(
-    ("described", "expected"),
+    ("holders", "cause"),
     [
-        (reading(12, LOCKS, holder()), f"high watermark 12 (locks); {HELD}"),
-        (
-            reading(12, LOCKS, holder(), holder("job"), holder("job")),
-            f"high watermark 12 (locks); {HELD}, and 2 more",
-        ),
-        (reading(12), "high watermark 12 (locks); nothing holds it back"),
-        (reading(12, Strategy.SQLITE), "high watermark 12 (sqlite); nothing holds it back"),
-        (reading(None, LOCKS, holder()), f"no high watermark yet (locks); {HELD}"),
-        (
-            reading(7, Strategy.LOCKING_READ),
-            "high watermark 7 (locking_read); the database does not report what may hold it back",
-        ),
-        (
-            reading(7, Strategy.SETTLE),
-            "high watermark 7 (settle); rows younger than its delay are ignored",
-        ),
-        (
-            reading(9, LOCKS, holder("prepared transaction late", pid=None, age_seconds=5.0)),
-            "high watermark 9 (locks); held back by prepared transaction late for 5 s",
-        ),
-        (
-            reading(9, LOCKS, holder("", age_seconds=None)),
-            "high watermark 9 (locks); held back by pid 4711",
-        ),
-        (
-            reading(9, LOCKS, holder("x" * 81)),
-            f"high watermark 9 (locks); held back by pid 4711 ({'x' * 80}…) for 73 s",
-        ),
+        ([], "nothing holds it back"),
+        ([("psql", 7, 73.4)], "held back by pid 7 (psql) for 73 s"),
+        ([("a", 7, 1), ("b", 8, 1)], "held back by pid 7 (a) for 1 s, and 1 more"),
+        ([("transaction late", None, 5)], "held back by transaction late for 5 s"),
+        ([("", 7, None)], "held back by pid 7"),
+        ([("x" * 81, 7, None)], f"held back by pid 7 ({'x' * 80}…)"),
+        ([("p\x1b\n\u202e\u2028\x9b\0g", 7, None)], "held back by pid 7 (pg)"),
     ],
 )
-def test_describe_reading(described: WatermarkReading, expected: str) -> None:
-    assert describe_reading(described) == expected
+def test_describe_reading_names_the_oldest_holder(
+    holders: list[tuple[str, int | None, float | None]], cause: str
+) -> None:
+    held_by = tuple(
+        LockHolder(application=name, pid=pid, age_seconds=age) for name, pid, age in holders
+    )
+    reading = WatermarkReading(value=12, strategy=Strategy.LOCKS, held_by=held_by)
+    assert describe_reading(reading) == f"high watermark 12 (locks); {cause}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ps\x1b]0;owned\x07ql", "ps\nql", "ps\r\tql", "ps\u202eql", "ps\u2028ql", "ps\x9bql", "\x00"],
-)
-def test_control_characters_in_application_name_are_removed(name: str) -> None:
-    described = describe_reading(reading(9, LOCKS, holder(name)))
-    assert described.isprintable()
-    assert described.startswith("high watermark 9 (locks); held back by pid 4711")
+def test_describe_reading_of_other_strategies_names_their_limits() -> None:
+    reading = WatermarkReading(value=None, strategy=Strategy.LOCKING_READ)
+    cause = "the database does not report what may hold it back"
+    assert describe_reading(reading) == f"no high watermark yet (locking_read); {cause}"
+    reading = WatermarkReading(value=7, strategy=Strategy.SETTLE)
+    cause = "rows younger than its delay are ignored"
+    assert describe_reading(reading) == f"high watermark 7 (settle); {cause}"

@@ -3,26 +3,20 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
-from threading import Event
 
 import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.watermarks import (
-    HighWatermark,
-    SettleBy,
-)
+from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, SettleBy
 from batch_pipeline.model.errors import InvalidValueError, MetaTableError
-from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.stream import Strategy
-from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
     choose_watermark,
+    delete,
     execute,
     insert,
     new_role,
@@ -54,31 +48,16 @@ def locks_watermark(files: ReflectedMetaTable) -> HighWatermark:
 # Locks
 
 
-def test_locks_on_idle_table_return_highest_id(
-    locks_watermark: HighWatermark, files: ReflectedMetaTable
-) -> None:
-    assert locks_watermark.read().value is None
-    execute(files.engine, INSERT, INSERT)
-    assert locks_watermark.read().value == 2
-
-
-@pytest.mark.parametrize("is_read_between", [True, False])
 @pytest.mark.parametrize(
     "restart", [("TRUNCATE ops.files RESTART IDENTITY",), ("DROP TABLE ops.files", CREATE_FILES)]
 )
 def test_locks_discard_old_watermark_when_table_restarts(
-    locks_watermark: HighWatermark,
-    files: ReflectedMetaTable,
-    restart: Sequence[str],
-    *,
-    is_read_between: bool,
+    locks_watermark: HighWatermark, files: ReflectedMetaTable, restart: Sequence[str]
 ) -> None:
     """Even if it was emptied and refilled between two reads."""
     execute(files.engine, *[INSERT] * 9)
     assert locks_watermark.read().value == 9
     execute(files.engine, *restart)
-    if is_read_between:
-        assert locks_watermark.read().value is None
     with open_transaction(files.engine, INSERT) as late:
         execute(files.engine, *[INSERT] * 12)
         assert locks_watermark.read().value is None
@@ -106,61 +85,34 @@ def test_locks_wait_for_open_insert_and_name_holder(
     assert locks_watermark.read().held_by == ()
 
 
-def test_locks_wait_for_insert_with_id_but_no_row(
+def test_locks_wait_for_insert_into_partition(postgres: sa.Engine) -> None:
+    """It locks neither the partitioned table nor the other partitions."""
+    execute(
+        postgres,
+        "CREATE SEQUENCE ops.ids",
+        "CREATE TABLE ops.odd (uid bigint DEFAULT nextval('ops.ids'), item text, weight bigint, "
+        "day int, PRIMARY KEY (uid, day)) PARTITION BY LIST (day)",
+        "CREATE TABLE ops.day_1 PARTITION OF ops.odd FOR VALUES IN (1)",
+        "CREATE TABLE ops.day_2 PARTITION OF ops.odd FOR VALUES IN (2)",
+    )
+    choice = choose_watermark(ReflectedMetaTable.open(postgres, "ops.odd"))
+    with open_transaction(postgres, "INSERT INTO ops.day_2 (day) VALUES (2)"):
+        execute(postgres, "INSERT INTO ops.odd (day) VALUES (1)")
+        assert (choice.strategy, choice.watermark.read().value) == (Strategy.LOCKS, None)
+    assert choice.watermark.read().value == 2
+
+
+def test_locks_do_not_wait_for_transactions_that_cannot_insert(
     locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """The statement waits in a trigger after it has taken its id."""
-    execute(
-        files.engine,
-        """CREATE FUNCTION ops.wait() RETURNS trigger LANGUAGE plpgsql AS $$
-           BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END $$""",
-        """CREATE TRIGGER wait BEFORE INSERT ON ops.files
-           FOR EACH ROW WHEN (NEW.file_location = 'slow') EXECUTE FUNCTION ops.wait()""",
-    )
-    slow = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('slow', 1)"
-
-    started = Event()
-
-    def planner() -> list[int | None]:
-        with open_transaction(files.engine, "SELECT pg_advisory_xact_lock(77)") as gate:
-            started.set()
-            eventually(partial(is_waiting_for_advisory_lock, files.engine))
-            execute(files.engine, INSERT)
-            values = [files.highest_id(), locks_watermark.read().value]
-            gate.commit()
-        return values
-
-    def writer() -> list[int | None]:
-        assert started.wait(30)
-        execute(files.engine, slow)
-        return []
-
-    values, _ = together(planner, writer)
-    assert values == [2, None]
-    assert locks_watermark.read().value == 2
-
-
-def is_waiting_for_advisory_lock(engine: sa.Engine) -> bool:
-    """Return whether a session waits for an advisory lock."""
-    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-    with engine.connect() as connection:
-        return bool(connection.execute(waiting).scalar_one())
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
+    execute(files.engine, "CREATE TABLE ops.other (n int)", INSERT)
+    for statement in (
         "SELECT * FROM ops.files FOR KEY SHARE",
         "INSERT INTO ops.other VALUES (1)",
         "LOCK TABLE ops.files IN SHARE MODE",
-    ],
-)
-def test_locks_do_not_wait_for_transactions_that_cannot_insert(
-    locks_watermark: HighWatermark, files: ReflectedMetaTable, statement: str
-) -> None:
-    execute(files.engine, "CREATE TABLE ops.other (n int)", INSERT)
-    with open_transaction(files.engine, statement):
-        assert locks_watermark.read().value == 1
+    ):
+        with open_transaction(files.engine, statement):
+            assert locks_watermark.read().value == 1
 
 
 def test_locks_do_not_block_writers(
@@ -191,65 +143,47 @@ def test_locks_need_only_select_privilege(files: ReflectedMetaTable) -> None:
 # Choosing a strategy
 
 
-@pytest.mark.parametrize(
-    "uid",
-    [
+def test_table_with_plain_sequence_uses_locks(postgres: sa.Engine) -> None:
+    execute(postgres, "CREATE SEQUENCE ops.shared")
+    for uid in (
         "bigserial PRIMARY KEY",
-        "smallserial PRIMARY KEY",
         "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
         "bigint DEFAULT nextval('ops.shared') PRIMARY KEY",
-    ],
-)
-def test_table_with_plain_sequence_uses_locks(postgres: sa.Engine, uid: str) -> None:
-    execute(
-        postgres,
-        "CREATE SEQUENCE ops.shared",
-        f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint)",
-    )
-    choice = choose_watermark(ReflectedMetaTable.open(postgres, "ops.odd"))
-    assert (choice.strategy, choice.warnings) == (Strategy.LOCKS, ())
-    assert choice.watermark.read().strategy is Strategy.LOCKS
+    ):
+        choice = choose_watermark(odd_table(postgres, uid))
+        assert (choice.strategy, choice.warnings) == (Strategy.LOCKS, ())
+        assert choice.watermark.read().strategy is Strategy.LOCKS
 
 
-@pytest.mark.parametrize(
-    ("uid", "reason"),
-    [
-        ("bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY", "20 ids at once"),
+def odd_table(postgres: sa.Engine, uid: str) -> ReflectedMetaTable:
+    """Create the table `ops.odd` again, with another definition of its ids."""
+    columns = f"uid {uid}, item text, weight bigint, imported timestamptz"
+    execute(postgres, "DROP TABLE IF EXISTS ops.odd", f"CREATE TABLE ops.odd ({columns})")
+    return ReflectedMetaTable.open(postgres, "ops.odd")
+
+
+def test_table_with_other_ids_uses_settle_and_gives_reason(postgres: sa.Engine) -> None:
+    execute(postgres, "CREATE SEQUENCE ops.cached CACHE 5")
+    identity = "bigint GENERATED ALWAYS AS IDENTITY ({}) PRIMARY KEY"
+    for uid, reason in (
         ("bigint DEFAULT nextval('ops.cached') PRIMARY KEY", "5 ids at once"),
         ("bigint PRIMARY KEY", "do not come from a sequence"),
-        ("bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY", "descending or cycles"),
-        ("bigint GENERATED ALWAYS AS IDENTITY (CYCLE) PRIMARY KEY", "descending or cycles"),
-    ],
-)
-def test_table_with_other_ids_uses_settle_and_gives_reason(
-    postgres: sa.Engine, uid: str, reason: str
-) -> None:
-    execute(
-        postgres,
-        "CREATE SEQUENCE ops.cached CACHE 5",
-        f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint, imported timestamptz)",
-    )
-    table = ReflectedMetaTable.open(postgres, "ops.odd")
-    choice = choose_watermark(table, settle_by=BY_IMPORT)
-    assert choice.strategy is Strategy.SETTLE
-    assert reason in choice.reason
-    assert choice.warnings
-    with pytest.raises(MetaTableError, match=reason):
-        choose_watermark(table)
-    with pytest.raises(MetaTableError, match=reason):
-        choose_watermark(table, Strategy.LOCKS)
+        (identity.format("INCREMENT -1"), "descending or cycles"),
+        (identity.format("CYCLE"), "descending or cycles"),
+    ):
+        table = odd_table(postgres, uid)
+        choice = choose_watermark(table, settle_by=BY_IMPORT)
+        assert choice.strategy is Strategy.SETTLE
+        assert reason in choice.reason
+        assert choice.warnings
+        for requested in (None, Strategy.LOCKS):
+            with pytest.raises(MetaTableError, match=reason):
+                choose_watermark(table, requested)
 
 
-def test_cached_sequence_always_warns(
-    postgres: sa.Engine,
-) -> None:
+def test_cached_sequence_always_warns(postgres: sa.Engine) -> None:
     """The ids that a session has cached are unknown; only the audit finds such rows."""
-    uid = "bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY"
-    execute(
-        postgres,
-        f"CREATE TABLE ops.odd (uid {uid}, item text, weight bigint, imported timestamptz)",
-    )
-    table = ReflectedMetaTable.open(postgres, "ops.odd")
+    table = odd_table(postgres, "bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY")
     settled = choose_watermark(table, settle_by=BY_IMPORT)
     registrar = choose_watermark(table, Strategy.REGISTRAR)
     for choice in (settled, registrar):
@@ -316,27 +250,24 @@ def insert_aged(table: ReflectedMetaTable, uid: int, minutes: int | None) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("ages", "watermark"),
-    [
+def test_settle_stops_below_first_young_row(any_table: ReflectedMetaTable) -> None:
+    """It returns the last old id, because rows may still appear in the gap above it."""
+    cases: list[tuple[dict[int, int | None], int | None]] = [
         ({}, None),
-        ({1: 60, 2: 60}, 2),
         ({1: 60, 4: 60, 9: 1, 10: 60}, 4),
         ({1: 60, 4: None, 9: 60}, 1),
         ({1: 1, 2: 60}, None),
         ({-5: 60, 0: 60, 1: 14}, 0),
         ({1: 16, 2: 14}, 1),
-    ],
-)
-def test_settle_stops_below_first_young_row(
-    any_table: ReflectedMetaTable, ages: dict[int, int | None], watermark: int | None
-) -> None:
-    """It returns the last old id, because rows may still appear in the gap above it."""
-    for uid, minutes in ages.items():
-        insert_aged(any_table, uid, minutes)
-    choice = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT)
-    reading = choice.watermark.read()
-    assert (reading.value, reading.strategy) == (watermark, Strategy.SETTLE)
+        ({1: 60, 2: 60}, 2),
+    ]
+    for ages, watermark in cases:
+        delete(any_table)
+        for uid, minutes in ages.items():
+            insert_aged(any_table, uid, minutes)
+        choice = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT)
+        reading = choice.watermark.read()
+        assert (reading.value, reading.strategy) == (watermark, Strategy.SETTLE), ages
 
 
 def test_settle_keeps_its_watermark(any_table: ReflectedMetaTable) -> None:
@@ -348,19 +279,15 @@ def test_settle_keeps_its_watermark(any_table: ReflectedMetaTable) -> None:
     assert watermark.read().value == 5
     insert_aged(any_table, 3, 1)
     assert watermark.read().value == 5
-    with any_table.engine.begin() as connection:
-        connection.execute(sa.delete(any_table.table).where(any_table.uid > 3))
+    delete(any_table, any_table.uid > 3)
     assert watermark.read().value is None
 
 
 def test_settle_reads_column_without_zone_in_session_time_zone(
     postgres: sa.Engine,
 ) -> None:
-    execute(
-        postgres,
-        "CREATE TABLE ops.odd (uid bigint PRIMARY KEY, item text, weight bigint, "
-        "imported timestamp DEFAULT now())",
-    )
+    columns = "uid bigint PRIMARY KEY, item text, weight bigint, imported timestamp DEFAULT now()"
+    execute(postgres, f"CREATE TABLE ops.odd ({columns})")
     options = {"options": "-c timezone=Asia/Tokyo"}
     engine = sa.create_engine(postgres.url, connect_args=options)
     execute(engine, "INSERT INTO ops.odd VALUES (1, 'f', 1, now() - interval '1 hour')")
@@ -370,52 +297,35 @@ def test_settle_reads_column_without_zone_in_session_time_zone(
     engine.dispose()
 
 
-@pytest.mark.parametrize(
-    ("time", "watermark"),
-    [
-        ("strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-16 minutes')", 1),
+def test_settle_compares_any_text_of_times_in_sqlite(sqlite_files: ReflectedMetaTable) -> None:
+    """A text that is no time is named: otherwise its row and those after it are never planned."""
+
+    def read(time: str) -> int | None:
+        delete(sqlite_files)
+        execute(sqlite_files.engine, f"INSERT INTO files VALUES (1, 'f', 1, {time})")  # noqa: S608 - constant
+        choice = choose_watermark(sqlite_files, Strategy.SETTLE, settle_by=BY_IMPORT)
+        return choice.watermark.read().value
+
+    for time, watermark in (
         ("strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-14 minutes')", None),
         ("strftime('%Y-%m-%d %H:%M:%f-05:00', 'now', '-5 hours')", None),
+        ("strftime('%Y-%m-%dT%H:%M:%SZ', 'now', '-16 minutes')", 1),
         ("strftime('%Y-%m-%d %H:%M:%f-05:00', 'now', '-6 hours')", 1),
-    ],
-)
-def test_settle_compares_any_text_of_times_in_sqlite(
-    sqlite_files: ReflectedMetaTable, time: str, watermark: int | None
-) -> None:
-    statement = f"INSERT INTO files (size_in_bytes, imported) VALUES (1, {time})"  # noqa: S608 - constant
-    execute(sqlite_files.engine, statement)
-    choice = choose_watermark(sqlite_files, Strategy.SETTLE, settle_by=BY_IMPORT)
-    assert choice.watermark.read().value == watermark
-
-
-@pytest.mark.parametrize("time", ["'yesterday'", "1700000000"])
-def test_settle_names_a_row_whose_text_is_no_time_in_sqlite(
-    sqlite_files: ReflectedMetaTable, time: str
-) -> None:
-    """Otherwise, this row and those after it would never be planned."""
-    statement = f"INSERT INTO files (size_in_bytes, imported) VALUES (1, {time})"  # noqa: S608 - constant
-    execute(sqlite_files.engine, statement)
-    choice = choose_watermark(sqlite_files, Strategy.SETTLE, settle_by=BY_IMPORT)
-    with pytest.raises(MetaTableError, match=f"row 1 has '{time.strip(chr(39))}'"):
-        choice.watermark.read()
+    ):
+        assert read(time) == watermark, time
+    for time in ("yesterday", "1700000000"):
+        with pytest.raises(MetaTableError, match=f"row 1 has '{time}'"):
+            read(f"'{time}'")
 
 
 def test_settle_by_unsuitable_column_is_rejected(files: ReflectedMetaTable) -> None:
-    with pytest.raises(MetaTableError, match="insert time"):
-        choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy("imprted"))
-    with pytest.raises(MetaTableError, match="insert time"):
-        choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy("size_in_bytes"))
+    for column in ("imprted", "size_in_bytes"):
+        with pytest.raises(MetaTableError, match="insert time"):
+            choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy(column))
     with pytest.raises(InvalidValueError, match="settle delay"):
         SettleBy("imported", timedelta(0))
     with pytest.raises(MetaTableError, match="Name one"):
         choose_watermark(files, Strategy.SETTLE)
-
-
-def test_watermark_ignores_filter(files: ReflectedMetaTable) -> None:
-    execute(files.engine, INSERT, INSERT)
-    where = parse_filter([{"column": "id", "operator": "=", "value": 1}])
-    table = ReflectedMetaTable.open(files.engine, "ops.files", FILES, where)
-    assert choose_watermark(table).watermark.read().value == 2
 
 
 def test_columns_in_other_case_are_found(files: ReflectedMetaTable) -> None:
