@@ -6,7 +6,7 @@ before they are sent.
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -133,15 +133,46 @@ def load(context: LoadContext) -> Iterator[Outcome]:
             yield outcome
 
 
+@dataclass(slots=True, kw_only=True)
+class _HeldUp:
+    """The jobs and items whose later batches wait for a failed batch.
+
+    A batch with item ids may have items in common with a batch of any job: loaded after it, the
+    failed one would put old records back.
+    """
+
+    in_order: bool
+    jobs: set[str] = field(default_factory=set)  # or ALL_JOBS
+    items: set[int] = field(default_factory=set)
+
+    def has(self, one: Loading) -> bool:
+        """Return whether a generation has to wait; if so, others with its items wait as well."""
+        if not self.jobs.isdisjoint({ALL_JOBS, one.manifest.batch.job}):
+            return True
+        if self.items.isdisjoint(one.item_ids):
+            return False
+        self.items.update(one.item_ids)
+        return True
+
+    def add(self, failed: Loading, error: PipelineError) -> None:
+        """Hold up what has to wait for a failed generation; a refused one holds up only its job."""
+        item_ids = () if isinstance(error, ItemIdsMissingError) else failed.item_ids
+        if self.in_order:
+            self.jobs.add(ALL_JOBS if item_ids else failed.manifest.batch.job)
+        else:
+            self.items.update(item_ids)
+
+
 def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
-    held_up: set[str] = set()
-    held_items: set[int] = set()
-    pending = context.loads.due(context.stream, context.target, only=context.only, held_up=held_up)
+    held_up = _HeldUp(in_order=context.in_order)
+    pending = context.loads.due(
+        context.stream, context.target, only=context.only, held_up=held_up.jobs
+    )
     size = AT_ONCE if isinstance(context.loader, GroupLoader) else 1
     while group := list(islice(pending, size)):
-        free = [one for one in group if not _is_held_up(one, held_up, held_items)]
+        free = [one for one in group if not held_up.has(one)]
         yield from (Outcome(loading=one) for one in group if one not in free)
-        for outcome in _load_group(context, free, held_up, held_items):
+        for outcome in _load_group(context, free, held_up):
             one = outcome.loading
             if outcome.loaded is not None and one.failed_before and one.item_ids:
                 # A refused batch does not hold up later ones, and has now replaced their records.
@@ -150,24 +181,8 @@ def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
             yield outcome
 
 
-def _is_held_up(one: Loading, held_up: Collection[str], held_items: set[int]) -> bool:
-    if ALL_JOBS in held_up or one.manifest.batch.job in held_up:
-        return True
-    if held_items.isdisjoint(one.item_ids):
-        return False
-    held_items.update(one.item_ids)
-    return True
-
-
-def _load_group(
-    context: LoadContext, group: list[Loading], held_up: set[str], held_items: set[int]
-) -> Iterator[Outcome]:
-    """Load generations together; after a failure, load the rest one by one.
-
-    `held_up` has the jobs, and `held_items` the items, whose batches wait for a failed batch. A
-    batch with item ids may have items in common with a batch of any job: loaded after it, the
-    failed one would put old records back.
-    """
+def _load_group(context: LoadContext, group: list[Loading], held_up: _HeldUp) -> Iterator[Outcome]:
+    """Load generations together; after a failure, load the rest one by one."""
     problems = [_problem(context, one) for one in group]  # once, not for each attempt
     settled: set[UUID] = set()
     if len(group) > 1 and not any(problems):
@@ -175,16 +190,12 @@ def _load_group(
     for one, problem in zip(group, problems, strict=True):
         if one.manifest.token in settled:
             continue
-        if _is_held_up(one, held_up, held_items):
+        if held_up.has(one):
             yield Outcome(loading=one)
             continue
         outcome = _load_one(context, one, problem)
-        is_refused = isinstance(outcome.error, ItemIdsMissingError)
-        if outcome.error is not None and context.in_order:
-            has_items = one.item_ids and not is_refused
-            held_up.add(ALL_JOBS if has_items else one.manifest.batch.job)
-        elif outcome.error is not None and not is_refused:
-            held_items.update(one.item_ids)
+        if outcome.error is not None:
+            held_up.add(one, outcome.error)
         yield outcome
 
 

@@ -2,41 +2,51 @@
 
 All convert the same generated files on the same two cores, alternately; the output is read back and
 checked each time. Peers run in separate processes, get the types, and are timed without their
-start; the product runs on a warm session with known columns. MB/s refer to the records as JSON
-lines, whatever the source. Peaks are of all processes, shared pages counted once. The benchmark
-fails if a Spark worker exceeds 512 MB, however large a file is (`--files 1`), but never because of
-a time. The last table is for the page on performance.
+start; the product runs on a warm session with known columns. Peaks are of all processes, shared
+pages counted once. The benchmark fails if a Spark worker exceeds 512 MB, however large a file is
+(`--files 1`), but never because of a time. The last table is for the page on performance.
 
 Run `python -m batch_pipeline_tests.benchmarks encode [--records 100000] [--files 10] [--rounds 2]
-[--only jsonl-jsonl …] [--peers [sdk …]]`. The files (about 1 GB for 100,000 records) and an
-environment for the peers are cached below the temporary directory.
+[--only jsonl-jsonl …] [--peers [sdk …]]`. The files (about 1 GB for 100,000 records) are cached
+below the temporary directory.
 """
 
 import argparse
+import json
+import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+
+import psutil
 
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.spark.java import find_java_home
+from batch_pipeline_tests.benchmarks import encode_peers
 from batch_pipeline_tests.benchmarks.encode_check import check
 from batch_pipeline_tests.benchmarks.encode_ours import ProductEncoder, items, open_encoder
-from batch_pipeline_tests.benchmarks.encode_peers import PEERS
+from batch_pipeline_tests.benchmarks.encode_peers import PEERS, THREADS
 from batch_pipeline_tests.benchmarks.measures import (
     MB,
     PAGE_HEADER,
     Cost,
+    PeakMemory,
     SparkMeter,
     page_row,
     pin_to_two_cores,
     rotations,
+    tree,
 )
-from batch_pipeline_tests.benchmarks.peer_runs import Peers
+from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
     CONVERSIONS,
@@ -48,10 +58,7 @@ from batch_pipeline_tests.benchmarks.workload import (
 
 OURS = "ours"
 MAX_WORKER_MB = 512  # of a worker
-HEADER = (
-    f"{'conversion':14} {'way':8} {'median s':>8} {'from':>7} {'to':>7} {'CPU s':>7} {'MB/s':>7} "
-    f"{'out MB':>8} {'peak MB':>8} {'ours is':>9}"
-)
+HEADER = f"{'conversion':14} {'way':8} {'median s':>8} {'out MB':>8} {'peak MB':>8} {'ours is':>9}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,13 +97,9 @@ class Case:
 
     def row(self, way: str) -> str:
         """Return the table line of a way."""
-        seconds = [cost.seconds for cost in self.costs[way]]
-        processor = statistics.median(cost.processor_seconds for cost in self.costs[way])
         ratio = "" if way == OURS else f"{self.seconds(way) / self.seconds(OURS):.2f} ×"
         return (
-            f"{self.conversion.name:14} {way:8} {self.seconds(way):8.2f} {min(seconds):7.2f} "
-            f"{max(seconds):7.2f} {processor:7.2f} "
-            f"{self.files.facts.text_bytes / MB / self.seconds(way):7.0f} "
+            f"{self.conversion.name:14} {way:8} {self.seconds(way):8.2f} "
             f"{self.size_bytes[way] / MB:8.1f} {self.peak_mb(way):8.0f} {ratio:>9}"
         )
 
@@ -106,7 +109,6 @@ class Bench:
     """The resources of runs, which write into `folder`."""
 
     ours: ProductEncoder
-    peers: Peers
     folder: Path
 
     def case(self, conversion: Conversion, files: GeneratedFiles) -> Case:
@@ -126,7 +128,7 @@ class Bench:
             self.ours.encode(items(paths), root, conversion.encoding, case.schema)
             cost = meter.stop()
         else:
-            cost = self.peers.run(way, conversion, paths, self.folder)
+            cost = _run_peer(way, conversion, paths, self.folder)
         # Spark also writes `_SUCCESS` and hidden checksum files.
         outputs = (path for path in self.folder.rglob("[!._]*") if path.is_file())
         case.size_bytes[way] = check(outputs, case.files.facts)
@@ -138,14 +140,41 @@ class Bench:
         self.folder.mkdir()
 
 
+def _run_peer(peer: str, conversion: Conversion, paths: Sequence[Path], folder: Path) -> Cost:
+    """Convert files into a folder by a peer in a process of its own."""
+    job = {
+        "peer": peer,
+        "source": conversion.source.value,
+        "to_json": conversion.encoding.format is Format.JSONL,
+        "paths": [str(path) for path in paths],
+        "folder": str(folder),
+        "columns": column_kinds(),
+    }
+    java = find_java_home(Path(tempfile.gettempdir()), os.environ)
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", encode_peers.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"POLARS_MAX_THREADS": str(THREADS), "JAVA_HOME": str(java)},
+    ) as process:
+        root = psutil.Process(process.pid)
+        memory = PeakMemory(lambda: tree(root))
+        output, errors = process.communicate(json.dumps(job))
+        peak_bytes = memory.stop()
+    assert process.returncode == 0, errors[-2_000:]
+    return Cost(seconds=float(output), peak_bytes=peak_bytes)
+
+
 def main() -> None:
     """Run the benchmark with the options of the command line."""
     args = _arguments()
     pin_to_two_cores()
-    peers = Peers.installed(args.cache)
-    print(f"two cores; {peers.versions()}", flush=True)
+    packages = ("singer-sdk", "duckdb", "polars", "pyspark")
+    print("two cores;", ", ".join(f"{name} {version(name)}" for name in packages), flush=True)
     with tempfile.TemporaryDirectory(prefix="bp-") as folder, open_encoder() as ours:
-        cases = _compare(Bench(ours=ours, peers=peers, folder=Path(folder) / "out"), args)
+        cases = _compare(Bench(ours=ours, folder=Path(folder) / "out"), args)
     print(f"{args.records:,} records in {args.files:,} files, {args.rounds} rounds\n\n{HEADER}")
     for case in cases:
         for way in case.costs:

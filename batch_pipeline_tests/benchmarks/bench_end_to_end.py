@@ -2,10 +2,9 @@
 
 The product registers, plans, encodes with every record validated, publishes and reports to Dagster;
 the peers are short scripts that convert all files of a folder with default settings. All infer the
-types, run on the same two cores and alternate; the output is read back. Wall seconds are those of
-the command, processor seconds and peak memory those of all its processes and, for the product, of
-the embedded Postgres, which is started before, except for the cold rows. Medians are printed. The
-last table is for the page on performance.
+types, run on the same two cores and alternate; the output is read back. Seconds are those of the
+command, peak memory that of all its processes and, for the product, of the embedded Postgres, which
+is started before, except for the cold rows. Medians are printed, as on the page on performance.
 
 Run `python -m batch_pipeline_tests.benchmarks end_to_end [--rows one-file nothing-new …]
 [--ways ours polars …] [--repeat 3] [--records 100000] [--small-files 20000]`. The rows of a
@@ -53,7 +52,6 @@ from batch_pipeline_tests.benchmarks.workload import (
 OURS = "ours"
 WAYS = [OURS, *end_to_end_peers.PEERS]
 _SUFFIXES = (".parquet", ".gz")
-_HEADER = "| row | way | wall s | CPU s | peak MB | ours is |\n" + "|---" * 6 + "|"
 _SMALL_RECORDS = 50  # in a file of 2 KB
 
 
@@ -101,13 +99,9 @@ def main() -> None:
     pin_to_two_cores()
     rows = _rows(args.records, args.small_files)
     print(f"two cores, load {os.getloadavg()[0]:.1f} at the start, {args.repeat} times each")
-    print(f"\n{_HEADER}", flush=True)
-    page_rows = []
+    print(f"\n{PAGE_HEADER}", flush=True)
     for row in (rows[name] for name in args.rows):
-        runs = _measure(row, args)
-        print(*_table(row, runs, args), sep="\n", flush=True)
-        page_rows.append(_page_row(row, runs, args))
-    print("", PAGE_HEADER, *page_rows, sep="\n")
+        print(_page_row(row, _measure(row, args), args), flush=True)
 
 
 def _rows(records: int, small_files: int) -> dict[str, Row]:
@@ -145,31 +139,14 @@ def _measure(row: Row, args: argparse.Namespace) -> Runs:
 
 
 def _page_row(row: Row, runs: Runs, args: argparse.Namespace) -> str:
-    results = {}
+    results: dict[str, tuple[float, float] | None] = {}
     for way in args.ways:
         costs = [cost for cost in runs[way] if cost is not None]
-        results[way] = None if len(costs) < args.repeat else _medians(costs)
+        results[way] = None
+        if len(costs) == args.repeat:
+            peak = statistics.median(cost.peak_bytes for cost in costs) / MB
+            results[way] = statistics.median(cost.seconds for cost in costs), peak
     return page_row(row.title, "total", results)
-
-
-def _medians(costs: list[Cost]) -> tuple[float, float]:
-    """Return the median seconds and peak MB."""
-    peak = statistics.median(cost.peak_bytes for cost in costs) / MB
-    return statistics.median(cost.seconds for cost in costs), peak
-
-
-def _table(row: Row, runs: Runs, args: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines of a row."""
-    ours = [cost.seconds for cost in runs.get(OURS, ()) if cost is not None]
-    for way in args.ways:
-        costs = [cost for cost in runs[way] if cost is not None]
-        if len(costs) < args.repeat:
-            yield f"| {row.title} | {way} | failed | | | |"
-            continue
-        seconds, peak = _medians(costs)
-        processor = statistics.median(cost.processor_seconds for cost in costs)
-        ratio = f"{seconds / statistics.median(ours):.2f} ×" if ours and way != OURS else ""
-        yield f"| {row.title} | {way} | {seconds:.2f} | {processor:.2f} | {peak:,.0f} | {ratio} |"
 
 
 def _run(way: str, row: Row, files: GeneratedFiles) -> Cost | None:
@@ -270,9 +247,7 @@ def _files(row: Row, folder: Path, cache: Path) -> GeneratedFiles:
     for number, path in enumerate(paths):
         path.write_bytes(_csv(range(bounds[number], bounds[number + 1])))
     sum_of_ids = sum(range(row.records))
-    facts = Facts(
-        records=row.records, sum_of_ids=sum_of_ids, sum_of_integers=2 * sum_of_ids, text_bytes=0
-    )
+    facts = Facts(records=row.records, sum_of_ids=sum_of_ids, sum_of_integers=2 * sum_of_ids)
     return GeneratedFiles(paths=paths, facts=facts)
 
 

@@ -53,10 +53,7 @@ _TYPES = {
     "text": ColumnType.STRING,
     "timestamp": ColumnType.TIMESTAMP,
 }
-HEADER = (
-    f"{'way':16} {'median s':>8} {'from':>7} {'to':>7} {'CPU s':>7} {'peak MB':>8} "
-    f"{'of copy-whole':>13}"
-)
+HEADER = f"{'way':16} {'median s':>8} {'peak MB':>8} {'of copy-whole':>13}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +91,11 @@ def main() -> None:
                 costs[name].append(_run(url, name, args))
                 sys.stderr.write(f"{name} {costs[name][-1].seconds:.2f} s\n")  # progress
     print(f"{args.records:,} records in {args.files} files, {args.rounds} rounds\n{HEADER}")
-    for name, way_costs in costs.items():
-        print(_line(name, way_costs, costs.get("copy-whole")))
+    medians = {name: statistics.median(cost.seconds for cost in costs[name]) for name in costs}
+    for name, median in medians.items():
+        ratio = f"{median / medians['copy-whole']:.2f} ×" if "copy-whole" in medians else ""
+        peak = max(cost.peak_bytes for cost in costs[name]) / MB
+        print(f"{name:16} {median:8.2f} {peak:8.0f} {ratio:>13}")
 
 
 def _run(url: str, name: str, args: argparse.Namespace) -> Cost:
@@ -126,15 +126,11 @@ def _copy(url: str, prepared: Path, storage_parameters: sql.SQL) -> Cost:
         connection.execute(
             create.format(sql.Identifier(TABLE), sql.SQL(", ").join(columns), storage_parameters)
         )
-        started, processor = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         with connection.cursor().copy(statement) as copy, prepared.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 copy.write(block)
-        return Cost(
-            seconds=time.perf_counter() - started,
-            processor_seconds=time.process_time() - processor,
-            peak_bytes=0,
-        )
+        return Cost(seconds=time.perf_counter() - started, peak_bytes=0)
 
 
 def _prepared_csv(files: GeneratedFiles) -> Path:
@@ -171,20 +167,6 @@ def _part_files(files: GeneratedFiles) -> Iterator[PartFile]:
             size_bytes=path.stat().st_size,
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-
-
-def _line(name: str, way_costs: list[Cost], baseline: list[Cost] | None) -> str:
-    seconds = [cost.seconds for cost in way_costs]
-    median = statistics.median(seconds)
-    processor = statistics.median(cost.processor_seconds for cost in way_costs)
-    ratio = (
-        f"{median / statistics.median(cost.seconds for cost in baseline):.2f} ×" if baseline else ""
-    )
-    peak = max(cost.peak_bytes for cost in way_costs) / MB
-    return (
-        f"{name:16} {median:8.2f} {min(seconds):7.2f} {max(seconds):7.2f} {processor:7.2f} "
-        f"{peak:8.0f} {ratio:>13}"
-    )
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ environment; `batch-10` sends BATCH messages of ten files. The product encodes t
 Spark session with known columns and then loads them. The start of programs counts, that of the
 session does not. A plain COPY is measured by `load`.
 
-All use the same two cores and the same embedded server, whose processor seconds are not counted.
-After each run, number and sums of the rows are compared, and the last STATE of a peer must be that
-of the last record. Peak MB are of all processes: of a tap and its target together, and of the
-larger of the product's two steps.
+All use the same two cores and the same embedded server. After each run, number and sums of the rows
+are compared, and the last STATE of a peer must be that of the last record. Peak MB are of all
+processes: of a tap and its target together, and of the larger of the product's two steps.
 
 Run `python -m batch_pipeline_tests.benchmarks singer [--records 50000] [--rounds 1] [--only
 record …]`.
@@ -17,7 +16,7 @@ record …]`.
 
 import argparse
 import json
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from batch_pipeline_tests.benchmarks.measures import (
     pin_to_two_cores,
     rotations,
 )
-from batch_pipeline_tests.benchmarks.peer_runs import foreign_environment
 from batch_pipeline_tests.benchmarks.servers import check_table, database, server
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import (
@@ -77,50 +76,48 @@ class RunInput:
         return str(path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """An SDK tap and `target-postgres`; `files` is the number of BATCH files, 0 for RECORDs."""
+def run_peer(run_input: RunInput, *, batches: int = 0) -> list[Cost]:
+    """Pipe an SDK tap into `target-postgres`, check the table and the STATE; return both costs.
 
-    files: int = 0
-
-    def run(self, run_input: RunInput) -> list[Cost]:
-        """Pipe the tap into the target, check the table and the STATE, and return both costs."""
-        programs = installed(run_input.cache, _REQUIREMENTS)
-        tap: dict[str, Any] = {
-            "paths": [str(path) for path in run_input.files.paths],
-            "columns": column_kinds(typed=True),
+    `batches` is the number of BATCH files; 0 stands for RECORD messages.
+    """
+    facts, programs = run_input.files.facts, installed(run_input.cache, _REQUIREMENTS)
+    tap: dict[str, Any] = {
+        "paths": [str(path) for path in run_input.files.paths],
+        "columns": column_kinds(typed=True),
+    }
+    if batches:
+        tap["batch_config"] = {
+            "encoding": {"format": "jsonl", "compression": "gzip"},
+            "storage": {"root": to_uri(run_input.folder / "batches")},
+            "batch_size": -(-facts.records // batches),
         }
-        if self.files:
-            tap["batch_config"] = {
-                "encoding": {"format": "jsonl", "compression": "gzip"},
-                "storage": {"root": to_uri(run_input.folder / "batches")},
-                "batch_size": -(-run_input.files.facts.records // self.files),
-            }
-        target = {
-            "sqlalchemy_url": run_input.url.replace("postgresql://", "postgresql+psycopg://"),
-            "default_target_schema": "peers",
-            "use_copy": True,
-        }
-        costs = _pipe(
-            run_input.folder,
-            [str(programs / "python"), str(_TAP), "--config", run_input.write_config("tap", tap)],
-            [
-                str(programs / "target-postgres"),
-                "--config",
-                run_input.write_config("target", target),
-            ],
-        )
-        check_table(run_input.url, f"peers.{TABLE}", run_input.files.facts)
-        state = (run_input.folder / "state").read_text().splitlines()[-1]
-        bookmark = json.loads(state)["bookmarks"][TABLE]["replication_key_value"]
-        assert bookmark == run_input.files.facts.records, f"the last STATE is {state}"
-        return costs
+    target = {
+        "sqlalchemy_url": run_input.url.replace("postgresql://", "postgresql+psycopg://"),
+        "default_target_schema": "peers",
+        "use_copy": True,
+    }
+    tap_words = [str(programs / "python"), str(_TAP)]
+    target_words = [str(programs / "target-postgres")]
+    costs = _pipe(
+        run_input.folder,
+        [*tap_words, "--config", run_input.write_config("tap", tap)],
+        [*target_words, "--config", run_input.write_config("target", target)],
+    )
+    check_table(run_input.url, f"peers.{TABLE}", facts)
+    state = (run_input.folder / "state").read_text().splitlines()[-1]
+    bookmark = json.loads(state)["bookmarks"][TABLE]["replication_key_value"]
+    assert bookmark == facts.records, f"the last STATE is {state}"
+    return costs
 
 
 def _pipe(folder: Path, tap: list[str], target: list[str]) -> list[Cost]:
     """Pipe a tap into a target, whose output goes to the file `state` of the folder."""
     reports = [folder / "tap.json", folder / "target.json"]
-    environment = foreign_environment() | {"PYTHONWARNINGS": "ignore"}
+    # Without the variables that point Python to the project.
+    project_variables = ("VIRTUAL_ENV", "PYTHONPATH", "UV_PROJECT_ENVIRONMENT")
+    environment = {name: text for name, text in os.environ.items() if name not in project_variables}
+    environment["PYTHONWARNINGS"] = "ignore"
     with ExitStack() as stack:
         log = stack.enter_context((folder / "log").open("wb"))
         state = stack.enter_context((folder / "state").open("wb"))
@@ -156,28 +153,20 @@ def encode_and_load(run_input: RunInput, mode: WriteMode) -> list[Cost]:
     loaded = load_in_process(run_input.url, mode, loading)
     whole = Cost(
         seconds=time.perf_counter() - started,  # including the start of its process
-        processor_seconds=loaded.processor_seconds,
         peak_bytes=loaded.peak_bytes,
     )
     check_table(run_input.url, f"public.{TABLE}", run_input.files.facts)
     return [encoded, whole]
 
 
-PEERS = {"record": Peer(), "batch-10": Peer(files=10)}
-WAYS: dict[str, Callable[[RunInput], list[Cost]]] = {
-    **{name: peer.run for name, peer in PEERS.items()},
+Way = Callable[[RunInput], list[Cost]]
+PEERS: dict[str, Way] = {"record": run_peer, "batch-10": partial(run_peer, batches=10)}
+WAYS: dict[str, Way] = {
+    **PEERS,
     "ours-append": partial(encode_and_load, mode=WriteMode.APPEND),
     "ours-upsert": partial(encode_and_load, mode=WriteMode.UPSERT),
 }
-HEADER = f"{'way':18} {'wall s':>8} {'record':>8} {'CPU s':>7} {'peak MB':>8}  steps"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Seconds of a way from start to end, and the costs of its two steps."""
-
-    seconds: float
-    steps: list[Cost]
+HEADER = f"{'way':18} {'wall s':>8} {'record':>8} {'peak MB':>8}  steps"
 
 
 def main() -> None:
@@ -190,19 +179,30 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=CACHE)
     args = parser.parse_args()
     pin_to_two_cores()
-    runs: dict[str, list[Run]] = defaultdict(list)
+    runs: dict[str, list[tuple[float, list[Cost]]]] = defaultdict(list)
     with server() as url:
         for names in rotations(args.only, args.rounds):
             for name in names:
                 runs[name].append(_run(url, name, args))
-                sys.stderr.write(f"{name} {runs[name][-1].seconds:.2f} s\n")  # progress
+                sys.stderr.write(f"{name} {runs[name][-1][0]:.2f} s\n")  # progress
     print(f"{args.records:,} records of 150 columns, {args.rounds} rounds\n{HEADER}")
-    for name in args.only:
-        print(_row(name, runs))
+    medians = {
+        name: sorted(runs[name], key=itemgetter(0))[(len(runs[name]) - 1) // 2]
+        for name in args.only
+    }
+    for name, (seconds, steps) in medians.items():
+        ratio = f"{medians['record'][0] / seconds:.2f} ×" if "record" in medians else ""
+        peak = (sum if name in PEERS else max)(step.peak_bytes for step in steps) / MB
+        titles = ("tap", "target") if name in PEERS else ("encode", "load")
+        texts = (
+            f"{title} {step.seconds:.1f} s {step.peak_bytes / MB:.0f} MB"
+            for title, step in zip(titles, steps, strict=True)
+        )
+        print(f"{name:18} {seconds:8.1f} {ratio:>8} {peak:8.0f}  {', '.join(texts)}")
 
 
-def _run(url: str, name: str, args: argparse.Namespace) -> Run:
-    """Run a way with an empty folder and an empty database."""
+def _run(url: str, name: str, args: argparse.Namespace) -> tuple[float, list[Cost]]:
+    """Run a way with an empty folder and an empty database; return its seconds and steps."""
     workload = Workload(source=Source.JSONL, records=args.records, files=args.files)
     files = generate(workload, args.cache)
     with tempfile.TemporaryDirectory(prefix="bp-") as folder, database(url) as warehouse:
@@ -210,23 +210,7 @@ def _run(url: str, name: str, args: argparse.Namespace) -> Run:
         steps = WAYS[name](run_input)
     # The steps of a peer run concurrently, the tap within the target's time.
     combine = max if name in PEERS else sum
-    return Run(seconds=combine(step.seconds for step in steps), steps=steps)
-
-
-def _row(name: str, runs: dict[str, list[Run]]) -> str:
-    """Return the line of a way: the run of median time and its steps."""
-    run = sorted(runs[name], key=lambda each: each.seconds)[(len(runs[name]) - 1) // 2]
-    record = [run.seconds for run in runs.get("record", [])]
-    ratio = f"{statistics.median_low(record) / run.seconds:.2f} ×" if record else ""
-    processor = sum(step.processor_seconds for step in run.steps)
-    peak = (sum if name in PEERS else max)(step.peak_bytes for step in run.steps) / MB
-    steps = ", ".join(
-        f"{title} {step.seconds:.1f} s {step.peak_bytes / MB:.0f} MB"
-        for title, step in zip(
-            ("tap", "target") if name in PEERS else ("encode", "load"), run.steps, strict=True
-        )
-    )
-    return f"{name:18} {run.seconds:8.1f} {ratio:>8} {processor:7.1f} {peak:8.0f}  {steps}"
+    return combine(step.seconds for step in steps), steps
 
 
 if __name__ == "__main__":

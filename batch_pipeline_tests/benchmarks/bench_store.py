@@ -17,33 +17,28 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline.model.encode_request import EncodeResult
+from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.item import Item, LandedFile, Registered
-from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Storage, Stream
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.benchmarks.encode_ours import ProductEncoder, items, open_encoder
-from batch_pipeline_tests.benchmarks.measures import MB, rotations
+from batch_pipeline_tests.benchmarks.measures import rotations
 from batch_pipeline_tests.benchmarks.servers import server
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
     CONVERSIONS,
     JSONL_GZIP,
-    Conversion,
-    GeneratedFiles,
     Workload,
     generate,
 )
@@ -75,21 +70,7 @@ def main() -> None:
 
 
 DISK, STORE = "disk", "S3"
-PLACES = [DISK, STORE]
-ENCODE_HEADER = (
-    "| conversion | files | from and to | seconds | MB/s | beside disk |\n" + "|---" * 6 + "|"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A conversion of files that are in both places."""
-
-    conversion: Conversion
-    files: GeneratedFiles
-    sources: Mapping[str, tuple[Item, ...]]  # by place
-    targets: Mapping[str, str]  # storage roots by place
-    schema: RecordSchema
+ENCODE_HEADER = "| conversion | files | from and to | seconds | beside disk |\n" + "|---" * 5 + "|"
 
 
 def compare_encodes(store: ObjectStore, args: argparse.Namespace) -> Iterator[str]:
@@ -97,26 +78,30 @@ def compare_encodes(store: ObjectStore, args: argparse.Namespace) -> Iterator[st
     bucket = f"s3://{store.new_bucket()}"
     yield f"{args.records:,} records, median of {args.rounds} rounds\n\n{ENCODE_HEADER}"
     with tempfile.TemporaryDirectory(prefix="bp-") as folder, open_encoder() as ours:
+        roots = {DISK: to_uri(Path(folder, "out")), STORE: f"{bucket}/out"}
         for conversion in (CONVERSIONS[name] for name in args.only):
             for count in args.files:
                 workload = Workload(source=conversion.source, records=args.records, files=count)
-                files = generate(workload, args.cache)
-                case = _case(ours, conversion, files, bucket, Path(folder))
-                yield from _measure(ours, case, args.rounds)
+                paths = generate(workload, args.cache).paths
+                sources = {DISK: items(paths), STORE: _stored(paths, bucket)}
+                medians = _medians(ours, sources, roots, conversion.encoding, args.rounds)
+                for place, seconds in medians.items():
+                    ratio = seconds / medians[DISK]
+                    row = f"{conversion.name} | {count:,} | {place} | {seconds:.2f} | {ratio:.2f} ×"
+                    yield f"| {row} |"
 
 
-def _case(
-    ours: ProductEncoder, conversion: Conversion, files: GeneratedFiles, bucket: str, folder: Path
-) -> Case:
-    prefix = f"{bucket}/{files.paths[0].parent.name}"
+def _stored(paths: Sequence[Path], bucket: str) -> tuple[Item, ...]:
+    """Put files into a bucket, unless they are there, and return them as registered items."""
+    prefix = f"{bucket}/{paths[0].parent.name}"
 
     def put(path: Path) -> None:
         S3.put(f"{prefix}/{path.name}", path.read_bytes())
 
     if not any(True for _ in S3.list(f"{prefix}/")):
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(put, files.paths))
-    stored = tuple(
+            list(threads.map(put, paths))
+    return tuple(
         Item(
             id=number,
             file=LandedFile(
@@ -129,65 +114,40 @@ def _case(
         for number, entry in enumerate(S3.list(f"{prefix}/"), start=1)
         if entry.facts is not None
     )
-    targets = {DISK: to_uri(folder / "out"), STORE: f"{bucket}/out"}
-    _empty(targets)
-    local = items(files.paths)
-    schema = ours.infer_schema(local, targets[DISK], conversion.encoding)
-    return Case(
-        conversion=conversion,
-        files=files,
-        sources={DISK: local, STORE: stored},
-        targets=targets,
-        schema=schema,
-    )
 
 
-def _measure(ours: ProductEncoder, case: Case, rounds: int) -> Iterator[str]:
-    seconds: dict[str, list[float]] = defaultdict(list)
+def _medians(
+    ours: ProductEncoder,
+    sources: Mapping[str, tuple[Item, ...]],
+    roots: Mapping[str, str],
+    encoding: Encoding,
+    rounds: int,
+) -> dict[str, float]:
+    """Encode alternately in both places; return the median seconds by place."""
+    seconds: dict[str, list[float]] = {DISK: [], STORE: []}
     digests = set()
-    _run(ours, case, STORE)  # so that all workers have a client
-    for places in rotations(PLACES, rounds):
+    _empty(roots)
+    schema = ours.infer_schema(sources[STORE], roots[STORE], encoding)  # workers have a client now
+    for places in rotations(list(sources), rounds):
         for place in places:
-            _empty(case.targets)
+            _empty(roots)
             started = time.perf_counter()
-            result = _run(ours, case, place)
+            result = ours.encode(sources[place], roots[place], encoding, schema)
             seconds[place].append(time.perf_counter() - started)
             digests.add(tuple(part.sha256 for part in result.part_files))
     assert len(digests) == 1, "the bytes of part files differ"
-    for place in PLACES:
-        median = statistics.median(seconds[place])
-        rate = case.files.facts.text_bytes / MB / median
-        yield (
-            f"| {case.conversion.name} | {len(case.files.paths):,} | {place} | {median:.2f} "
-            f"| {rate:.0f} | {median / statistics.median(seconds[DISK]):.2f} × |"
-        )
+    return {place: statistics.median(each) for place, each in seconds.items()}
 
 
-def _run(ours: ProductEncoder, case: Case, place: str) -> EncodeResult:
-    root, encoding = case.targets[place], case.conversion.encoding
-    return ours.encode(case.sources[place], root, encoding, case.schema)
-
-
-def _empty(targets: Mapping[str, str]) -> None:
-    folder = Path(targets[DISK].removeprefix("file://"))
+def _empty(roots: Mapping[str, str]) -> None:
+    folder = Path(to_path(roots[DISK]))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    S3.delete(*(f"{targets[STORE]}/{entry.name}" for entry in S3.list(f"{targets[STORE]}/")))
+    S3.delete(*(f"{roots[STORE]}/{entry.name}" for entry in S3.list(f"{roots[STORE]}/")))
 
 
 ASCENDING = Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(hours=1))
-POLL_HEADER = "| what | seconds | requests | new items |\n" + "|---" * 4 + "|"
-
-
-class Requests:
-    """Counts the requests of this process to the store."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        s3_client.client().meta.events.register("before-send.s3", self._count)
-
-    def _count(self, **_: object) -> None:
-        self.number += 1
+POLL_HEADER = "| what | seconds | new items |\n" + "|---" * 3 + "|"
 
 
 def poll_bucket(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
@@ -196,10 +156,6 @@ def poll_bucket(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
     started = time.perf_counter()
     _fill(bucket, keys)
     yield f"\n{keys:,} keys, put in {time.perf_counter() - started:.0f} s\n\n{POLL_HEADER}"
-    requests = Requests()
-    yield (
-        _line("listing alone", requests, lambda: len(list(S3.list(f"s3://{bucket}/in/"))), 1) + " |"
-    )
     with server() as url:
         database = open_database(url, migrated=True)
         for name, arrivals in (("every key", Arrivals()), ("ascending", ASCENDING)):
@@ -207,17 +163,12 @@ def poll_bucket(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
                 SourceLanding(stream=_stream(name.replace(" ", "_"), bucket, arrivals)),
                 limit=100_000,
             )
-            yield from _polls(landing, database, requests, name, keys, rounds)
+            yield from _polls(landing, database, name, keys, rounds)
         database.close()
 
 
 def _polls(
-    landing: PolledLanding,
-    database: Database,
-    requests: Requests,
-    name: str,
-    keys: int,
-    rounds: int,
+    landing: PolledLanding, database: Database, name: str, keys: int, rounds: int
 ) -> Iterator[str]:
     table = database.meta_table(name.replace(" ", "_"))
     polls: list[Registered] = []
@@ -226,21 +177,20 @@ def _polls(
         polls.append(landing.settled(table.register(landing.found_files())))
 
     while not polls or polls[-1].found < keys:
-        line = _line(f"{name}, look {len(polls) + 1}", requests, poll, 1)
+        line = _line(f"{name}, poll {len(polls) + 1}", poll, 1)
         assert polls[-1].new_items, "a poll found no new keys before all were registered"
         yield f"{line} {polls[-1].new_items:,} |"
-    yield _line(f"{name}, quiet look", requests, poll, rounds) + " 0 |"
+    yield _line(f"{name}, quiet poll", poll, rounds) + " 0 |"
     assert not polls[-1].new_items
 
 
-def _line(title: str, requests: Requests, call: Callable[[], object], rounds: int) -> str:
-    seconds, before = [], requests.number
+def _line(title: str, call: Callable[[], object], rounds: int) -> str:
+    seconds = []
     for _ in range(rounds):
         started = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - started)
-    request_count = (requests.number - before) / rounds
-    return f"| {title} | {statistics.median(seconds):.3f} | {request_count:.0f} |"
+    return f"| {title} | {statistics.median(seconds):.3f} |"
 
 
 def _fill(bucket: str, keys: int) -> None:

@@ -1,16 +1,14 @@
 """One conversion by a peer in a process of its own; the job comes as JSON on standard input.
 
-Runs in an environment without this project, so no project module may be imported here. Prints the
-costs of the conversion, without those of imports and of starting the process or a Spark session.
+Prints the seconds of the conversion, without those of imports and of starting the process or a
+Spark session. No project module is imported, so that memory is that of the peer.
 """
 
 import gzip
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -108,36 +106,14 @@ PEERS: dict[str, tuple[Callable[[dict[str, Any]], None], Callable[[], object]]] 
 }
 
 
-def _processes() -> list[Path]:
-    """Return the folders below `/proc` of this process and of the JVM that it may have started."""
-    found = [Path("/proc/self")]
-    for process in found:  # grows during the loop
-        for children in process.glob("task/*/children"):
-            with suppress(FileNotFoundError):  # the thread has ended
-                found += [Path("/proc", pid) for pid in children.read_text().split()]
-    return found
-
-
-def _processor_seconds() -> float:
-    stat = [(process / "stat").read_text().rpartition(")")[2].split() for process in _processes()]
-    ticks = sum(int(fields[11]) + int(fields[12]) for fields in stat)
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def main() -> None:
-    """Run one job and print wall seconds and processor seconds."""
+    """Run one job and print its seconds."""
     job = json.load(sys.stdin)
     convert, prepare = PEERS[job["peer"]]
     prepare()
-    before = _processor_seconds()
     started = time.perf_counter()
     convert(job)
-    seconds = time.perf_counter() - started
-    cost = {
-        "seconds": seconds,
-        "processor_seconds": _processor_seconds() - before,
-    }
-    sys.stdout.write(json.dumps(cost))
+    sys.stdout.write(f"{time.perf_counter() - started}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Costs of a run: seconds, processor seconds and peak memory; and their table on the page."""
+"""Costs of a run: seconds and peak memory; and their table on the page."""
 
 import os
 import threading
@@ -48,30 +48,19 @@ class Cost:
     """The costs of a run; `peak_bytes` is of all its processes, `worker_bytes` of one worker."""
 
     seconds: float
-    processor_seconds: float
     peak_bytes: int
     worker_bytes: int = 0
 
 
 class PeakMemory:
-    """Samples the memory of processes until it is stopped; shared pages count once.
-
-    `processor_seconds` is the processor time of the processes at their last samples. It includes
-    processes whose parent did not wait for them, which the system's own sum omits.
-    """
+    """Samples the memory of processes until it is stopped; shared pages count once."""
 
     def __init__(self, processes: Callable[[], Sequence[psutil.Process]]) -> None:
         self._processes = processes
         self._peak_bytes = 0
-        self._seconds: dict[psutil.Process, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
-
-    @property
-    def processor_seconds(self) -> float:
-        """The processor time of all processes that were seen, without their children."""
-        return sum(self._seconds.values())
 
     def stop(self) -> int:
         """Stop and return the peak in bytes."""
@@ -83,9 +72,6 @@ class PeakMemory:
         resident = 0
         while not self._ended.wait(_SAMPLE_SECONDS):
             processes = self._processes()
-            for process in processes:
-                with suppress(psutil.Error):
-                    self._seconds[process] = sum(process.cpu_times()[:2])
             resident_now = _bytes(processes, "memory_info", "rss")
             if resident_now > resident * _GROWTH:  # counting shared pages takes milliseconds
                 resident = resident_now
@@ -109,12 +95,11 @@ def _bytes(processes: Sequence[psutil.Process], method: str, kind: str) -> int:
 
 
 class SparkMeter:
-    """Watches this process and its children: processor time and memory."""
+    """Watches the memory of this process and its children."""
 
     def __init__(self) -> None:
         self._workers: list[psutil.Process] = []
         self._worker_bytes = 0
-        self._before = _processor_seconds()
         self._started = time.perf_counter()
         self._memory = PeakMemory(self._sample)
 
@@ -123,7 +108,6 @@ class SparkMeter:
         seconds = time.perf_counter() - self._started
         return Cost(
             seconds=seconds,
-            processor_seconds=_processor_seconds() - self._before,
             peak_bytes=self._memory.stop(),
             worker_bytes=self._worker_bytes,
         )
@@ -149,15 +133,6 @@ def _is_daemon(process: psutil.Process) -> bool:
         is_java = parent is not None and parent.name() == "java"
         return is_java and DAEMON_MODULE in process.cmdline()
     return False
-
-
-def _processor_seconds() -> float:
-    seconds = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            seconds += times.user + times.system
-    return seconds
 
 
 def peak_bytes() -> int:

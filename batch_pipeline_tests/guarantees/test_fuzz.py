@@ -22,8 +22,7 @@ from batch_pipeline.model.schema import Column
 from batch_pipeline_tests.guarantees.fuzz import harness, misbehaving
 from batch_pipeline_tests.guarantees.fuzz.harness import Task, drawn, watch
 from batch_pipeline_tests.guarantees.fuzz.targets import TARGETS
-from batch_pipeline_tests.load.test_postgres_values import TYPED
-from batch_pipeline_tests.load.warehouse import ID, Warehouse, schema_of, written_table
+from batch_pipeline_tests.load.warehouse import ID, TYPED, Warehouse, schema_of, written_table
 from batch_pipeline_tests.proofs import Figures
 
 PARQUET = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)

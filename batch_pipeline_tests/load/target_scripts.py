@@ -63,7 +63,7 @@ time.sleep(600)
 FLOODS_STDERR = f"""
 import threading
 def flood():
-    for number in range(40_000):
+    for number in range(4_000):
         sys.stderr.write(f"line {{number}} {{'x' * 100}}\\\\n")
 threading.Thread(target=flood).start()
 {GOOD}

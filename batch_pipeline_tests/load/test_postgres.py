@@ -11,7 +11,6 @@ from batch_pipeline.model.errors import ConfigurationError, ItemIdsMissingError
 from batch_pipeline.model.load import Loaded
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.load.warehouse import (
-    APPEND,
     ID,
     NAME,
     UPSERT,
@@ -194,19 +193,6 @@ def test_singer_columns_are_filled_in_unless_the_records_have_them(warehouse: Wa
     record = {"id": 1, "_sdc_sequence": 42, "_sdc_extracted_at": NOON.isoformat()}
     warehouse.publish_and_load([record], schema=schema, generation=2)
     assert warehouse.rows("_sdc_sequence", "_sdc_extracted_at") == [(42, NOON)]
-
-
-def test_names_are_quoted_and_long_names_are_shortened(warehouse: Warehouse) -> None:
-    long = "a" * 70
-    names = ('say "hi"', "SELECT", "größe", f"{long}1", f"{long}2")
-    schema = schema_of(ID, *((name, "integer") for name in names))
-    record = {"id": 1} | {name: number for number, name in enumerate(names)}
-    target = replace(APPEND, schema='my "schema"', table="Order; --")
-    warehouse.publish_and_load([record], schema=schema, target=target)
-    with warehouse.connected() as connection:
-        row = connection.execute('SELECT * FROM "my ""schema"""."Order; --"').fetchone()
-    assert row is not None
-    assert row[:6] == (1, 0, 1, 2, 3, 4)
 
 
 def test_load_into_a_view_is_rejected(warehouse: Warehouse) -> None:

@@ -51,7 +51,7 @@ def warehouse(warehouse: Warehouse) -> Warehouse:
     return warehouse
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ["warehouse.in_copy", "warehouse.before_commit"])
 def test_killed_load_keeps_the_previous_generation(
     warehouse: Warehouse, point: str, mode: str

@@ -12,8 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from psycopg.types.json import set_json_loads
 
 from batch_pipeline.load.types import arrow_type_of
@@ -155,43 +153,6 @@ def test_nan_and_infinities_are_loaded(warehouse: Warehouse) -> None:
         rows = [float(value) for _, value in warehouse.rows("id", "v", table=f"t{number}")]
         assert math.isnan(rows[0])
         assert rows[1:] == [math.inf, -math.inf]
-
-
-TYPED: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "integer": st.integers(-(2**63), 2**63 - 1),
-    "decimal(38,19)": st.decimals(-(10**18), 10**18, places=19),
-    "decimal(7,7)": st.decimals("-0.9999999", "0.9999999", places=7),
-    "decimal(9,0)": st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),
-    "number": st.floats(allow_nan=False),
-    "string": st.text(st.characters(codec="utf-8", exclude_characters="\0")),
-    "binary": st.binary(),
-    "date": st.dates(),
-    "time": st.times(),
-    "timestamp": st.datetimes(timezones=st.just(UTC)),
-    "local_timestamp": st.datetimes(),
-}
-ROWS = st.lists(
-    st.tuples(*(st.none() | strategy for strategy in TYPED.values())), min_size=1, max_size=20
-)
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=ROWS)
-def test_values_of_parquet_columns_are_loaded_exactly(
-    warehouse: Warehouse, rows: list[tuple[Any, ...]]
-) -> None:
-    warehouse.drop_tables()
-    columns = [Column.from_text(f"c{number}", kind) for number, kind in enumerate(TYPED)]
-    arrays: dict[str, Any] = {"id": pa.array(range(len(rows)), pa.int64())}
-    for number, column in enumerate(columns):
-        values = [row[number] for row in rows]
-        arrays[column.name] = pa.array(values, arrow_type_of(column))
-    part = written_table(warehouse.folder / "typed.parquet", pa.table(arrays), PARQUET)
-    schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
-    warehouse.publish_and_load(schema=schema, part_files=(part,), encoding=PARQUET)
-    names = [column.name for column in columns]
-    assert [row[1:] for row in warehouse.rows("id", *names)] == rows
 
 
 INCOMPATIBLE = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.load.singer_capabilities import Capabilities, probe
+from batch_pipeline.load.singer_capabilities import Capabilities, _encodings, _interpreter, probe
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline_tests.factories import manifest, part_file
@@ -15,7 +15,7 @@ from batch_pipeline_tests.published_files import JSONL, PARQUET
 ZSTD = Encoding(format=Format.JSONL, compression=Compression.ZSTD)
 ARROW = Encoding(format=Format.ARROW, compression=Compression.NONE)
 IMPORTS = """
-from singer_sdk.sinks import BatchSink, RecordSink, SQLSink
+from singer_sdk.sinks import BatchSink, RecordSink
 from singer_sdk.target_base import Target
 """
 BATCH_SINK_TARGET = """
@@ -73,15 +73,23 @@ def manifest_of(encoding: Encoding, *uris: str) -> Manifest:
         (RECORD_SINK_TARGET, False, "Sink processes single records and would lose BATCH messages"),
         (BATCH_AND_RECORD_SINK, False, "Sink writes records elsewhere than BATCH files"),
         (DYNAMIC_SINK, False, "its sinks are chosen when it runs"),
-        (BROKEN, False, "its classes cannot be read (CalledProcessError)"),
     ],
 )
 def test_capabilities_depend_on_the_sink_class(
-    tmp_path: Path, code: str, reads: bool, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reads: bool, reason: str
 ) -> None:
-    target = probe([str(install(tmp_path, code))])
-    assert target.can_read(manifest_of(JSONL)) is reads
-    assert target.reason.startswith(reason)
+    install(tmp_path, code)
+    (site,) = (tmp_path / "v").glob("lib/python*/site-packages")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.delitem(sys.modules, "target_x", raising=False)
+    encodings, why = _encodings("target-x")
+    assert ("jsonl+gzip" in encodings) is reads
+    assert why == reason
+
+
+def test_target_whose_module_cannot_be_imported_reads_nothing(tmp_path: Path) -> None:
+    target = probe([str(install(tmp_path, BROKEN))])
+    assert target == Capabilities(reason="its classes cannot be read (CalledProcessError)")
 
 
 def test_function_entry_point_uses_the_only_target_class_of_its_module(tmp_path: Path) -> None:
@@ -89,6 +97,7 @@ def test_function_entry_point_uses_the_only_target_class_of_its_module(tmp_path:
     target = probe([str(script)])
     assert target.can_read(manifest_of(JSONL))
     assert target.can_read(manifest_of(PARQUET))
+    assert target.reason == "Sink writes whole batches"
 
 
 def test_command_without_a_python_package_reads_nothing(tmp_path: Path) -> None:
@@ -106,10 +115,11 @@ def test_command_without_a_python_package_reads_nothing(tmp_path: Path) -> None:
 def test_python_in_the_second_line_of_a_script_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
-    script = install(folder, BATCH_SINK_TARGET)
-    python = folder / "v" / "bin" / "python"
+    python = folder / "python3"
+    python.symlink_to(sys.executable)
+    script = folder / "target-x"
     script.write_text(f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\nimport target_x\n")
-    assert probe([str(script)]).can_read(manifest_of(JSONL))
+    assert _interpreter(script) == str(python)
 
 
 def test_target_in_an_environment_without_the_sdk_reads_nothing(tmp_path: Path) -> None:

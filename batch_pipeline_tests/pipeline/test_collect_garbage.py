@@ -10,8 +10,10 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.garbage import Reason
+from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Storage
+from batch_pipeline.storage.verification import manifest_file_problem
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
@@ -32,7 +34,8 @@ def disk(database: Database, tmp_path: Path) -> GarbageHarness:
     return open_garbage_harness(database, tmp_path / "batches")
 
 
-@pytest.fixture(params=["disk", "s3"])
+# Without `--long`, storage/test_part_storage_in_s3.py collects garbage in a bucket.
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.long)])
 def harness(request: pytest.FixtureRequest, database: Database) -> GarbageHarness:
     """Two planned batches and an empty storage root, on a disk and in a bucket."""
     if request.param == "s3":
@@ -100,23 +103,6 @@ def test_live_files_are_recognized_after_the_storage_moved(
     assert moved.collect(with_unknown=True).garbage == ()
 
 
-def test_files_of_unknown_attempts_are_only_deleted_on_request(harness: GarbageHarness) -> None:
-    stem = "orders-00000001-00000003-a1-0badf00d"
-    mine = [f"{stem}-00000000-abcdef01.jsonl.gz", "manifests/orders-00000001-00000003.g9.json"]
-    other = f"clicks{stem.removeprefix('orders')}-00000000-abcdef01.jsonl.gz"
-    for name in (*mine, other):
-        harness.put(name)
-    harness.age(6 * DAY)
-    assert harness.collect() == replace(harness.collect(), unknown=())
-    harness.age(2 * DAY)
-    collected = harness.collect()
-    assert collected.garbage == ()
-    assert [unknown.file.path for unknown in collected.unknown] == mine[::-1]
-    assert len(harness.there()) == 3
-    assert harness.collect(with_unknown=True).removed_files == 2
-    assert harness.there() == [other]
-
-
 def test_temporary_files_are_deleted_after_a_day(harness: GarbageHarness) -> None:
     pointer = "manifests/.orders-00000001-00000003.g1.json-"
     harness.put(f".probe-{HEX}", b"")
@@ -130,16 +116,15 @@ def test_temporary_files_are_deleted_after_a_day(harness: GarbageHarness) -> Non
     assert collected.files(Reason.TEMPORARY) == 2
 
 
-@pytest.mark.parametrize("prefixes", [("", ""), ("eu-", "us-"), ("", "x")])
+@pytest.mark.parametrize(
+    ("prefix", "name", "other_prefix"),
+    [("", "clicks", ""), ("eu-", "clicks", "us-"), ("x", "xorders", "")],
+)
 def test_streams_with_a_common_root_only_delete_their_own_files(
-    disk: GarbageHarness, prefixes: tuple[str, str]
+    disk: GarbageHarness, prefix: str, name: str, other_prefix: str
 ) -> None:
-    name = "xorders" if prefixes[1] == "x" else "clicks"
-    first, second = (replace(disk.stream.storage, prefix=prefix) for prefix in prefixes)
-    if name == "xorders":  # prefix `x` and name `orders` look like no prefix and name `xorders`
-        orders, other = stream(storage=second), stream(name=name, storage=first)
-    else:
-        orders, other = stream(storage=first), stream(name=name, storage=second)
+    orders = stream(storage=replace(disk.stream.storage, prefix=prefix))
+    other = stream(name=name, storage=replace(disk.stream.storage, prefix=other_prefix))
     [other_batch] = planned(disk.database, name=name)
     left: dict[str, list[str]] = {}
     for batch, owner in ((disk.batches[0], orders), (other_batch, other)):
@@ -178,3 +163,42 @@ def test_symbolic_link_in_the_storage_root_is_ignored(disk: GarbageHarness, tmp_
     (disk.root / left[0]).symlink_to(target)
     assert left[0] not in paths(disk.collect())
     assert target.exists()
+
+
+def folders(harness: GarbageHarness) -> list[str]:
+    """List the folders that contain files; the root is a dot."""
+    return sorted({str(Path(name).parent) for name in harness.there()})
+
+
+def test_expired_quarantine_file_is_deleted_and_its_generation_stays(disk: GarbageHarness) -> None:
+    disk.published()
+    harness = disk.loading_into(keep_quarantine=7 * DAY)
+    harness.age(6 * DAY)
+    assert harness.collect().garbage == ()
+    harness.age(2 * DAY)
+    dry_run = harness.collect(dry_run=True)
+    assert dry_run.files(Reason.QUARANTINED) == len(dry_run.garbage) == 1
+    assert folders(harness) == [".", "manifests", "quarantine"]
+    assert harness.collect().removed_files == 1
+    assert folders(harness) == [".", "manifests"]
+    assert harness.collect().garbage == ()
+    manifests = harness.database.manifests
+    manifest = manifests.of_batch(harness.batches[0])
+    assert manifest is not None
+    assert manifests.quarantine_removal(manifest) is not None
+    assert manifests.removal(manifest) is None
+    [published] = harness.database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None)
+    assert (published.quarantine_removed, len(published.quarantine_files)) == (True, 1)
+    assert manifest_file_problem(published) is None  # it still lists the deleted file
+
+
+def test_marked_quarantine_file_is_deleted_even_if_keep_quarantine_changes(
+    disk: GarbageHarness,
+) -> None:
+    """The collector that marked it was killed."""
+    disk.published()
+    disk.age(8 * DAY)
+    assert disk.database.stored_attempts.mark_quarantine([1]) == {1}
+    changed = disk.loading_into(keep_quarantine=timedelta(days=365))
+    assert changed.collect().files(Reason.QUARANTINED) == 1
+    assert folders(disk) == [".", "manifests"]

@@ -1,7 +1,6 @@
 """Reconciling inventory and storage after crashes."""
 
 import json
-import signal
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -14,8 +13,7 @@ from batch_pipeline.model.errors import ManifestFileTakenError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.pipeline.reconcile import Reconciled, reconcile
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.concurrency import eventually, next_line, python
-from batch_pipeline_tests.seeds import CLAIM_AND_WAIT, claimed, expire, planned, publish, query
+from batch_pipeline_tests.seeds import claimed, expire, planned, publish, query
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
 
 
@@ -36,23 +34,6 @@ def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartFileStora
 
 def _reconcile(database: Database, storage: PartFileStorage, job: str = "orders") -> Reconciled:
     return reconcile(job, database.attempts, database.manifests, storage)
-
-
-def test_reconcile_closes_the_attempt_of_a_killed_process(
-    database: Database, database_url: str, storage: PartFileStorage
-) -> None:
-    """The batch becomes due again."""
-    (batch,) = planned(database)
-    with python(CLAIM_AND_WAIT, database_url, batch.key) as child:
-        next_line(child)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    eventually(lambda: _reconcile(database, storage) == Reconciled(attempts=1, pointers=0))
-    status = database.batches.statuses("orders")[0]
-    assert (status.state, status.error) == (
-        BatchState.INTERRUPTED,
-        "the worker exited without reporting",
-    )
 
 
 def test_reconcile_only_closes_attempts_with_expired_leases(

@@ -33,23 +33,18 @@ def reconnect_as(restored: RestorableStream, login: str) -> RestorableStream:
     return restored
 
 
-def test_login_that_plans_and_works_can_discard(restored: RestorableStream) -> None:
-    with pytest.raises(InventoryOlderError):
-        restored.publish()
-    assert restored.discard().manifests == 2
-    assert len(restored.publish()) == 2
-    assert restored.database.jobs.paused("orders") is None
-
-
 def test_worker_login_detects_an_older_inventory_but_cannot_pause(
     restored: RestorableStream,
 ) -> None:
+    """The login that plans and works can."""
     for login, is_paused in (("wanda", False), ("lib", True)):
         stream = reconnect_as(restored, login)
         with pytest.raises(InventoryOlderError):
             ensure_inventory_current(stream.database, stream.stream)
         reason = stream.database.jobs.paused("orders")
         assert (reason or "").startswith(OLDER) is is_paused
-    restored.discard()
+    assert restored.discard().manifests == 2
+    assert len(restored.publish()) == 2
+    assert restored.database.jobs.paused("orders") is None
     worker = reconnect_as(restored, "wanda")
     ensure_inventory_current(worker.database, worker.stream)

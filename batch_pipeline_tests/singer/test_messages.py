@@ -1,18 +1,12 @@
-"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION messages: content and conformance."""
+"""SCHEMA, BATCH and STATE messages: content and conformance."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from singer_sdk.helpers._batch import SDKBatchMessage
-from singer_sdk.singerlib.encoding.simple import (
-    ActivateVersionMessage,
-    RecordMessage,
-    SchemaMessage,
-    StateMessage,
-)
+from singer_sdk.singerlib.encoding.simple import SchemaMessage, StateMessage
 
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.singer.messages import (
@@ -22,21 +16,14 @@ from batch_pipeline.singer.messages import (
     messages,
     schema_message,
 )
-from batch_pipeline.singer.part_records import record_blocks
-from batch_pipeline_tests.encode.writers.published_parts import (
-    ENCODINGS,
-    encoding_id,
-    published_lines,
-)
+from batch_pipeline_tests.encode.writers.published_parts import ENCODINGS, encoding_id
 from batch_pipeline_tests.factories import batch, manifest, part_file, record_schema
 
 VALID = Draft202012Validator(json.loads(JSON_SCHEMA.read_text(encoding="utf-8")))
 READERS: dict[str, Any] = {
     "SCHEMA": SchemaMessage,
     "BATCH": SDKBatchMessage,
-    "RECORD": RecordMessage,
     "STATE": StateMessage,
-    "ACTIVATE_VERSION": ActivateVersionMessage,
 }
 # The SDK's targets read these keys and ignore other keys at the top level.
 READ_OF_BATCH = ("type", "stream", "encoding", "manifest")
@@ -136,24 +123,12 @@ def test_state_has_a_number_for_each_job() -> None:
     assert {one["stream"] for one in sent if "stream" in one} == {"orders"}
 
 
-def test_bookmarks_use_stream_name_instead_of_alias() -> None:
-    """The alias is in SCHEMA and BATCH only."""
-    sent = _sent(manifest(), name="sales")
-    assert [message.get("stream") for message in sent] == ["sales", "sales", None]
-    assert list(sent[2]["value"]["bookmarks"]) == ["orders"]
-
-
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
 def test_messages_of_any_encoding_are_valid_and_readable_by_the_sdk(encoding: Any) -> None:
     one = manifest(encoding=encoding, batch=batch(1, 3, job="orders.2023"))
     bookmark = Bookmark(numbers={"orders": 3})
     for message in _sent(one, manifest(part_files=()), name="sales", bookmark=bookmark):
         _check(message)
-
-
-def test_record_message_is_valid_and_readable_by_the_sdk(tmp_path: Path) -> None:
-    (record,) = record_blocks(published_lines(tmp_path, b'{"order_id":1}'), "orders")
-    _check(json.loads(record))
 
 
 def test_json_schema_rejects_other_batch_messages() -> None:

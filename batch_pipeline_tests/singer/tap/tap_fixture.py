@@ -1,6 +1,7 @@
 """A tap over a list of manifests, without an inventory."""
 
 import io
+import logging
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -76,11 +77,15 @@ def sent(source: ListedSource, **options: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """Restore the signal handlers that the SDK replaces."""
+    """Restore the signal handlers and the root logger, which the SDK changes."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
+    root = logging.getLogger()
+    level, log_handlers = root.level, root.handlers[:]
     try:
         yield
     finally:
+        root.setLevel(level)
+        root.handlers[:] = log_handlers
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

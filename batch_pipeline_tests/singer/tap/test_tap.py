@@ -4,7 +4,6 @@ import copy
 import io
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from singer_sdk import BatchSink, Target
 from singer_sdk.exceptions import ConfigValidationError
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig
 
+from batch_pipeline.__main__ import tap as run_tap
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline.model.manifest import Manifest
@@ -461,14 +461,19 @@ def test_subclass_can_override_post_process(source: ListedSource) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "{"])
-def test_unreadable_config_exits_with_message(tmp_path: Path, text: str | None) -> None:
+def test_unreadable_config_exits_with_message(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+) -> None:
     path = tmp_path / "config.json"
     if text is not None:
         path.write_text(text)
-    program = "from batch_pipeline.__main__ import tap; tap()"
-    command = [sys.executable, "-c", program, "--config", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: A file of the tap cannot be read: ")
-    assert done.stderr.endswith(". Nothing was sent.\n")
-    assert "Traceback" not in done.stderr
+    monkeypatch.setattr(sys, "argv", ["tap-batch-pipeline", "--config", str(path)])
+    with pytest.raises(SystemExit) as exit_:
+        run_tap()
+    assert exit_.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Error: A file of the tap cannot be read: ")
+    assert error.endswith(". Nothing was sent.\n")

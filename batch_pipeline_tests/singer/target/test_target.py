@@ -10,15 +10,6 @@ _EVENTS = st.lists(
 )
 
 
-def test_state_after_pending_record_is_not_printable() -> None:
-    states = PendingStates()
-    states.receive(1, "first", pending=())
-    states.receive(3, "second", pending=(2,))
-    assert states.printable(2) == "first"
-    assert states.printable(2) is None
-    assert states.printable(None) == "second"
-
-
 @given(_EVENTS)
 def test_printable_states_equal_those_of_a_naive_model(events: list[tuple[str, str]]) -> None:
     states, received = PendingStates(), list[int]()

@@ -10,7 +10,6 @@ import pytest
 
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, RetryableError
-from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.location import Roots
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
 from batch_pipeline.singer.target.batches import fetch, locate
@@ -72,14 +71,6 @@ def test_batch_in_s3_is_fetched_once(home: TargetHome, bucket: str, faults: Faul
     home.run(schema(), batch(uri), stream_maps={"orders": {"__filter__": "id != 2"}})
     assert (faults.count("HEAD"), faults.count("GET")) == (2, 2)
     assert home.landed() != []
-
-
-def test_batch_in_s3_is_copied_if_configured(home: TargetHome, bucket: str) -> None:
-    uri = batch_object(f"{bucket}/a.gz", 1)
-    home.run(schema(), batch(uri), batch_files="copy")
-    (landed,) = home.files()
-    assert landed.read_bytes() == content(uri)
-    assert landed.parent == home.root / "home/landing/orders"
 
 
 def test_batch_files_are_found_in_storage_root_in_s3(home: TargetHome, bucket: str) -> None:
@@ -159,17 +150,6 @@ def test_unwritable_landing_in_s3_is_reported(
         )
         assert (printed, items(home)) == ([], [])
     assert home.run(schema(), record(1), state(1)) == [{"at": 1}]
-
-
-def test_target_stopped_before_upload_leaves_no_object(
-    home: TargetHome, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home.write_stream_file(f"{{uri: '{bucket}/landing', format: jsonl}}")
-    monkeypatch.setenv(VARIABLE, "target.before_rename=raise")
-    printed, error = home.run_until_error(schema(), record(1), state(1))
-    assert isinstance(error, RuntimeError)
-    assert str(error).startswith("failpoint ")
-    assert (printed, Root(f"{bucket}/landing").names()) == ([], [])
 
 
 def test_landing_root_in_bucket_is_rejected(home: TargetHome) -> None:
