@@ -3,13 +3,11 @@
 Order, merged reports, split files, progress, cancellation, errors.
 """
 
-import gzip
 import json
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.encode.readers.decoded_file import ItemCutter
-from batch_pipeline.model.encode_request import EncodeCallbacks, EncodeResult
+from batch_pipeline.model.encode_request import EncodeCallbacks
 from batch_pipeline.model.errors import (
     ConflictError,
     SparkUnavailableError,
@@ -34,7 +32,7 @@ from batch_pipeline.model.record_rules import (
     ReadLimits,
 )
 from batch_pipeline.model.stream import SourceFormat
-from batch_pipeline.spark import spark_job, task_planning
+from batch_pipeline.spark import spark_job
 from batch_pipeline.spark.spark_job import Progress, SparkJobRunner, run_function
 from batch_pipeline_tests.spark.encode_fixture import (
     LARGE_SCHEMA,
@@ -388,95 +386,49 @@ def test_bad_split_file_leaves_no_part_files(run: EncodeRun) -> None:
     assert len(run.files()) == 2
 
 
-def test_missing_or_changed_large_file_is_reported_by_its_task(run: EncodeRun) -> None:
-    """Splitting never fails."""
-    run.configure(on_bad_file=BadFileRules.all(OnBadFile.SKIP))
-    run.land(JSONL)
-    (item,) = run.items
-    registered = item.file.modified_at
-    assert registered is not None
-    earlier = replace(item.file, modified_at=registered - timedelta(days=1))
-    missing = replace(item.file, location=f"{item.file.location}.gone")
-    run.items = [replace(item, file=earlier), replace(item, id=2, file=missing)]
-
-    result = run.encode(**TYPES)
-
-    assert [one.bad_kind for one in result.items] == [BadFileKind.CHANGED, BadFileKind.MISSING]
-    assert run.files() == []
-
-
 RANGED = 2_000
 
 
-def land_ranges(
-    run: EncodeRun,
-    data: bytes,
-    *,
-    max_bytes: int = 10 * KIB,
-    format_: SourceFormat = SourceFormat.CSV,
-) -> LandedFile:
-    """Land a file as several items."""
-    run.configure(source=replace(run.stream.source, format=format_))
+def land_ranges(run: EncodeRun, data: bytes, source_format: SourceFormat) -> LandedFile:
+    """Land a file as several items of 10 KiB, each of which several tasks read."""
+    run.configure(source=replace(run.stream.source, format=source_format))
     run.land(data)
     file = run.items[-1].file
-    ranges = ItemCutter(stream=run.stream, most_bytes=max_bytes).ranges(file)
-    run.items = [
-        Item(id=number, file=file_range) for number, file_range in enumerate(ranges, start=1)
-    ]
+    ranges = ItemCutter(stream=run.stream, most_bytes=10 * KIB).ranges(file)
+    run.items = [Item(id=number, file=one) for number, one in enumerate(ranges, start=1)]
     assert len(run.items) > 2
     return file
 
 
-def csv_text(*, bad_at: int | None = None) -> bytes:
-    """Return csv of two-line records; the one at `bad_at` has too few cells."""
-    rows = [f'{number},"two\nlines"' for number in range(RANGED)]
-    if bad_at is not None:
-        rows[bad_at] = f'"{bad_at}\n"'
-    return "\n".join(["id,text", *rows]).encode()
-
-
-def written_ids(result: EncodeResult) -> list[int]:
-    return [one["id"] for one in records(result.part_files)]
-
-
-def test_large_ranges_are_split_over_tasks(run: EncodeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_range_bytes(monkeypatch, KIB)
-    land_ranges(run, csv_text())
-    result = run.encode(id="integer", text="string")
-    assert written_ids(result) == list(range(RANGED))
-    assert sum(item.read for item in result.items) == RANGED
-    assert [item.location for item in result.items] == [one.file.location for one in run.items]
-    assert len(run.files()) > len(run.items)
-    lines = b"".join(b'{"id":%d}\n' % number for number in range(RANGED))
-    land_ranges(run, lines, format_=SourceFormat.JSONL)
-    assert written_ids(run.encode(id="integer", text="string")) == list(range(RANGED))
-
-
-@pytest.mark.parametrize(
-    "range_bytes", [task_planning.RANGE_BYTES, KIB], ids=["one piece", "split"]
-)
 def test_bad_record_of_range_has_its_line_in_the_file(
-    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, range_bytes: int
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_range_bytes(monkeypatch, range_bytes)
-    file = land_ranges(run, csv_text(bad_at=1_500))
+    set_range_bytes(monkeypatch, KIB)
+    rows = [f'{number},"two\nlines"' for number in range(RANGED)]
+    rows[1_500] = '"1500\n"'
+    file = land_ranges(run, "\n".join(["id,text", *rows]).encode(), SourceFormat.CSV)
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
 
     result = run.encode(id="integer", text="string")
 
-    assert written_ids(result) == [*range(1_500), *range(1_501, RANGED)]
+    ids = [one["id"] for one in records(result.part_files)]
+    assert ids == [*range(1_500), *range(1_501, RANGED)]
+    assert sum(item.read for item in result.items) == RANGED
+    assert [item.location for item in result.items] == [one.file.location for one in run.items]
+    assert len(run.files()) > len(run.items)
     [bad] = result.bad_records
     assert (bad.line, bad.reason) == (3_002, "expected fields: 2, found: 1")
     assert bad.location == run.items[bad.item_id - 1].file.location
     assert bad.location.startswith(f"{file.location}#bytes=")
-    [quarantine_file] = result.quarantine_files
-    text = gzip.decompress(Path(to_path(quarantine_file.uri)).read_bytes())
-    assert json.loads(text)["line"] == 3_002
+    assert [one["line"] for one in records(result.quarantine_files)] == [3_002]
 
 
-def test_misfit_of_range_has_its_line_in_the_file(run: EncodeRun) -> None:
-    data = csv_text().replace(b"1999,", b"x1999,")
-    land_ranges(run, data)
-    result = run.encode(id="integer", text="string")
-    [misfit] = result.misfits
-    assert (misfit.item_id, misfit.line) == (len(run.items), 2 * 1_999 + 2)
+def test_large_ranges_of_jsonl_are_split_over_tasks(
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_range_bytes(monkeypatch, KIB)
+    lines = b"".join(b'{"id":%d}\n' % number for number in range(RANGED))
+    land_ranges(run, lines, SourceFormat.JSONL)
+    result = run.encode(id="integer")
+    assert [one["id"] for one in records(result.part_files)] == list(range(RANGED))
+    assert len(run.files()) > len(run.items)

@@ -1,5 +1,6 @@
 """Task planning: limits, order, and byte ranges of large files."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -158,3 +159,6 @@ def test_split_files_pins_current_version_of_files_that_can_be_split(
     escaped = stream(source=Source(uri=source.uri, csv=CsvOptions(escape="\\")))
     numbered = stream(source=source, lineage=(LineageColumn.RECORD_NUMBER,))
     assert [split_files([item], one) for one in (escaped, numbered)] == [{}, {}]
+    others = (replace(known, location=f"{known.location}.gone"), replace(known, size_bytes=2**30))
+    for other in others:  # reported by the task that reads the whole file
+        assert split_files([Item(id=1, file=other)], stream(source=source)) == {}
