@@ -216,8 +216,8 @@ def test_filter_with_other_results_each_time_is_named_as_a_cause(run: EncodeRun)
     use_transform(run, "unchanged")
     is_even = "datetime.datetime.now().microsecond % 2 == 0"
     run.configure(mapping=RecordMapping(stream_maps={"*": {"__filter__": is_even}}))
-    for _ in range(8):
-        run.land(b'{"id":1}\n' * 200)
+    for _ in range(6):
+        run.land(b'{"id":1}\n' * 60)
     with pytest.raises(TransformError, match=r"records: .* or an expression of `stream_maps` has"):
         run.encode(id="integer")
 
