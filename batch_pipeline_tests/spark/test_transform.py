@@ -272,18 +272,17 @@ def test_cancelled_encode_with_transform_leaves_no_files(
     assert large_run.files() == []
 
 
-def report_payload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        assert batch.num_rows == 1
-        yield batch.rename_columns(["number", "report"])
-
-
 @pytest.mark.parametrize(
     "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
 )
 def test_each_task_of_a_frame_gets_its_payload(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
+    def report_payload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert batch.num_rows == 1
+            yield batch.rename_columns(["number", "report"])
+
     monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
     payloads = [bytes([number]) * 1_000 for number in range(5)]
     frame = task_frame(session, payloads, report_payload, "number int, report binary")

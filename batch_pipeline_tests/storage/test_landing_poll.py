@@ -197,7 +197,7 @@ def test_limited_polls_continue_after_the_highest_key(
     s3_landing: BucketLanding, database: Database
 ) -> None:
     """Even if all keys of a poll are excluded; those behind the others hide no new key."""
-    landing = s3_landing.landing(arrivals=ASCENDING, include=("*.csv",))
+    landing = s3_landing.landing(arrivals=ASCENDING, include=("*.csv*",))
     polled = PolledLanding(landing, limit=2, now=Clock())
     s3_landing.put("in/zz.txt")
     poll(polled, database)
