@@ -255,7 +255,9 @@ def test_long_encode_reports_number_of_finished_tasks(
     monkeypatch.setattr(spark_job, "REPORT_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(spark_job, "STATUS_POLL_SECONDS", 0.05)
     reported: list[tuple[int, int]] = []
-    large_run.watch = EncodeCallbacks(on_progress=lambda *counts: reported.append(counts))
+    large_run.watch = EncodeCallbacks(
+        on_progress=lambda done, total: reported.append((done, total))
+    )
 
     large_run.encode()
 
