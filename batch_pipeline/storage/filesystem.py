@@ -276,6 +276,8 @@ class FileSystem(Protocol):
         Raises:
             OSError: it cannot be listed.
         """
+        next(self.list(f"{uri}/"), None)
+        return None
 
 
 class StagedUpload:
