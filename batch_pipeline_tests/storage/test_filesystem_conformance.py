@@ -1,4 +1,4 @@
-"""The contract of file systems, tested on a disk and in S3."""
+"""The contract of file systems, tested on a disk, in S3 and with a custom one in memory."""
 
 import os
 from collections.abc import Callable
@@ -15,12 +15,14 @@ from batch_pipeline.model.errors import ManifestFileTakenError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, Storage
+from batch_pipeline.storage import filesystem
 from batch_pipeline.storage.filesystem import (
     FileSystem,
     FileWriter,
     State,
     digest,
     filesystem_of,
+    register_filesystem,
 )
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
@@ -29,6 +31,7 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.s3 import PART_BYTES
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import manifest, stream
+from batch_pipeline_tests.storage.memory_store import SCHEME, MemoryFileSystem
 
 HELLO = b"hello, world"
 SMALL, LARGE = b"a part of a request", bytes(range(256)) * (PART_BYTES // 256) + b"and more"
@@ -70,11 +73,18 @@ class Folder:
         return writer
 
 
-@pytest.fixture(params=["disk", "s3"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+@pytest.fixture(params=["disk", "s3", "memory"])
+def folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Folder:
     """An empty folder in each of the file systems."""
-    is_disk = request.param == "disk"
-    uri = to_uri(tmp_path) if is_disk else f"{request.getfixturevalue('bucket')}/deep/folder"
+    uri = to_uri(tmp_path)
+    if request.param == "s3":
+        uri = f"{request.getfixturevalue('bucket')}/deep/folder"
+    if request.param == "memory":
+        monkeypatch.setattr(filesystem, "_BY_SCHEME", {**filesystem._BY_SCHEME})
+        register_filesystem(SCHEME, MemoryFileSystem())
+        uri = f"{SCHEME}://anywhere/folder"
     return Folder(filesystem_of(uri), uri)
 
 

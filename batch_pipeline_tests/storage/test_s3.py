@@ -6,6 +6,7 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from botocore.response import StreamingBody
 
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.filesystem import UnreachableError, digest, reason_of
@@ -35,6 +36,22 @@ def test_object_is_read_from_any_byte(bucket: str) -> None:
         assert file.read() == b""
         with pytest.raises(OSError, match="Invalid argument"):
             file.seek(-1)
+
+
+def test_read_all_takes_large_pieces(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    S3.put(f"{bucket}/large", THREE_MIB)
+    sizes: list[int | None] = []
+
+    def read(body: StreamingBody, size_bytes: int | None = None) -> bytes:
+        sizes.append(size_bytes)
+        data: bytes = original(body, size_bytes)
+        return data
+
+    original = StreamingBody.read
+    monkeypatch.setattr(StreamingBody, "read", read)
+    with S3.open(f"{bucket}/large") as file:
+        assert file.read() == THREE_MIB
+    assert sizes == [2**20] * 3
 
 
 def test_short_seek_sends_no_new_request(bucket: str, faults: Faults) -> None:
