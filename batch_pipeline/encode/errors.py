@@ -41,6 +41,11 @@ def format_size_limit(size_bytes: int) -> str:
     return f"{size_bytes >> 20} MiB" if size_bytes % 2**20 == 0 else f"{size_bytes} bytes"
 
 
+def too_many_columns(count: int, most: int) -> str:
+    """Return the reason for more columns than allowed."""
+    return f"has {count} columns, more than `read_limits.max_columns` allows ({most})"
+
+
 def os_error_reason(error: OSError) -> str:
     """Return why a file cannot be read, without its path."""
     return f"cannot be read ({(error.strerror or 'unknown reason').lower()})"

@@ -459,15 +459,13 @@ class TaskRun:
 
     def _check_new_columns(self, source: DecodedFile, table: Table) -> None:
         """Raise if a file adds too many columns; validation quarantines such JSON records."""
-        limit, known = self._stream.read_limits.max_columns, self._profile.columns.keys()
         rescues = self._stream.schema.evolution is Evolution.RESCUE
         # Flattening makes columns of the keys of maps, which differ between records.
         if rescues or self._stream.mapping.flattening_enabled:
             return
-        if len(known | set(table.batch.schema.names)) > max(limit, len(known)):
-            raise source.bad_file(
-                f"has columns that would make more than `read_limits.max_columns` allows ({limit})"
-            )
+        limit = self._stream.read_limits.max_columns
+        if reason := self._profile.refusal(table.batch.schema.names, limit):
+            raise source.bad_file(reason)
 
     def _quarantine_records(self, item: Item, bad: tuple[MalformedRecord, ...]) -> None:
         self._bad_count += len(bad)

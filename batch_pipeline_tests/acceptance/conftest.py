@@ -1,7 +1,6 @@
-"""Fixtures: sandboxes, and the tests that need an archive or a browser."""
+"""Fixtures: sandboxes, and the tests that need a browser."""
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,18 +9,17 @@ import pytest
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 
-ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
-# No skip marks: without the archive or a browser there is nothing to run. CI has a browser.
-collect_ignore = [] if ARCHIVE.exists() else ["test_regions_feed.py"]
-if not (CHROMIUM or os.environ.get("CI")):
-    collect_ignore += ["test_browser.py"]
+# No skip marks: without a browser there is nothing to run. CI has one.
+collect_ignore = [] if CHROMIUM or os.environ.get("CI") else ["test_browser.py"]
+WARNINGS_OF_DAGSTER = ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _interrupts_reach_commands() -> None:
-    """Restore the SIGINT handler; a shell disables it for background programs."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ignore Dagster's warnings in tests of this folder, many of which load definitions."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            for name in WARNINGS_OF_DAGSTER:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"), append=False)
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ class LiveDev:
             return str(answer["partitionBackfillOrError"]["status"])
 
         unfinished = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
-        wait_until(lambda: status() not in unfinished, "the backfill ends", pause_seconds=0.5)
+        wait_until(lambda: status() not in unfinished, "the backfill ends", pause_seconds=1)
         return status()
 
     def wait_until_idle(self) -> None:
@@ -157,7 +157,7 @@ class LiveDev:
         wait_until(
             lambda: {run["status"] for run in self.runs()} <= FINISHED,
             "every run has ended",
-            pause_seconds=0.5,
+            pause_seconds=1,
         )
 
 

@@ -10,11 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from click.testing import CliRunner
 
-from batch_pipeline.cli import cli
-from batch_pipeline.cli.console import exit_code
-from batch_pipeline.model.errors import PipelineError
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, run_program
 from batch_pipeline_tests.regression.home_0_1_0 import restore_database
 
@@ -80,14 +76,9 @@ class ExampleProject:
         program, *words = shlex.split(self._to_sandbox(command), comments=True)
         if program != "batch-pipeline":
             return self.run_in_shell(self._to_sandbox(command))
-        result = CliRunner().invoke(cli, words, env=self._variables)
-        output = result.output
-        if isinstance(result.exception, PipelineError):  # as `main` prints it
-            return exit_code([result.exception]), self._to_page(
-                f"{output}Error: {result.exception}\n"
-            )
-        assert result.exc_info is None or result.exc_info[0] is SystemExit, result.exc_info
-        return result.exit_code, self._to_page(output)
+        here = self.sandbox.in_process()
+        result = here.run(*words, cwd=Path.cwd(), stderr=subprocess.STDOUT)
+        return result.returncode, self._to_page(result.stdout)
 
     def run_in_shell(self, command: str) -> tuple[int, str]:
         """Run a command in a shell, in the folder of the project."""
@@ -103,12 +94,6 @@ class ExampleProject:
             stderr=subprocess.STDOUT,
         )
         return result.returncode, self._to_page(result.stdout)
-
-    @property
-    def _variables(self) -> dict[str, str | None]:
-        """The variables of the sandbox; all others are removed."""
-        environment = self.sandbox.environment
-        return {name: None for name in os.environ if name not in environment} | environment
 
     def _to_sandbox(self, text: str) -> str:
         for name, text_here in self.replacements.items():

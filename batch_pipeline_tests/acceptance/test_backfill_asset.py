@@ -53,7 +53,7 @@ def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
         "orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3, "backfills": True}
     )
     sandbox.land("orders", FILES)
-    warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    warm = sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     warm.output_of("run")
     return warm
 
@@ -62,7 +62,7 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     sandbox.output_of("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
     waiting = backfill(sandbox, "orders.2023")
     assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
-    assert "orders.2023" in sandbox.output_of("run")
+    assert "2023:00000002-00000003" in sandbox.output_of("run")
     assert published(sandbox) == {"00000001-00000003": 3, "00000004-00000006": 3}
     assert published(sandbox, "orders.2023") == {
         "00000002-00000003": 2,
@@ -82,35 +82,6 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     ids = Counter(str(record["id"]) for record in json_records(sandbox.storage("orders")))
     assert ids == {"1": 1, "2": 2, "3": 2, "4": 2, "5": 2, "6": 2}
     assert "nothing left to encode" in sandbox.output_of("run")
-
-
-def test_run_skips_paused_backfills_and_reports_failed_batches(sandbox: Sandbox) -> None:
-    """Exit code 75 is for paused work, 3 for a failed batch."""
-    sandbox.output_of("plan", "orders", "--backfill", "held", "--item", "1")
-    sandbox.output_of("jobs", "pause", "orders", "--reason", "schema change")
-    held = sandbox.run("run")
-    assert held.returncode == 75, held.stderr
-    assert "Job 'orders' is paused (schema change)" in held.stderr
-    assert "resume orders.held" not in held.stderr
-    status = backfill(sandbox, "orders.held")
-    assert (status["batches"], status["paused"]) == ({"planned": 1}, "schema change")
-
-    sandbox.output_of("jobs", "resume", "orders")
-    sandbox.output_of("jobs", "pause", "orders.held", "--reason", "wait for Ann")
-    held = sandbox.run("run")
-    assert held.returncode == 75, held.stderr
-    assert "'orders.held' is paused (wait for Ann)" in held.stderr
-    assert backfill(sandbox, "orders.held")["paused"] == "wait for Ann"
-
-    sandbox.output_of("jobs", "cancel", "orders.held")
-    (sandbox.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
-    sandbox.output_of("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
-    bad = sandbox.run("run")
-    assert bad.returncode == 3, bad.stderr
-    assert "2.csv" in bad.stderr
-    assert len(published(sandbox, "orders.again")) == 2
-    assert backfill(sandbox, "orders.again")["batches"] == {"published": 2, "failed": 1}
-    assert backfill(sandbox, "orders.held")["batches"] == {"cancelled": 1}
 
 
 def plan(dev: LiveDev, **config: Any) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(shared_sandbox: Sandbox, warm_spark: str) -> Iterator[Runs]:
     """The sandbox after both runs."""
-    sandbox = shared_sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    sandbox = shared_sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     bad = {
         f"{2 * number:02}-{kind}": content
         for number, (kind, (content, _)) in enumerate(BAD_FILES.items(), start=1)

@@ -4,12 +4,10 @@ Screenshots are saved in pytest's cache folder, below `d/screenshots`.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from batch_pipeline_tests.acceptance.dagster_pages import DagsterPages, open_pages
-from batch_pipeline_tests.acceptance.graphql import RUNS_OF_JOB, ask
 from batch_pipeline_tests.acceptance.live_dev import live_dev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests, wait_until
 
@@ -27,12 +25,8 @@ def orders_csv(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def sandbox(shared_sandbox: Sandbox, warm_spark: str) -> Sandbox:
-    """Streams `orders`, one file per batch, with nine files, and `slow`, with none."""
+    """A stream `orders`, one file per batch, with nine files."""
     shared_sandbox.write_stream("orders", batch={"max_count": 1}, dagster={"partitions_per_run": 5})
-    shared_sandbox.write_stream(
-        "slow", stream_maps={"slow": {"text": "'-'.join([str(id), str(id)[::-1]])"}}
-    )
-    shared_sandbox.landing("slow").mkdir(parents=True)
     shared_sandbox.land("orders", {f"{n:02}.csv": orders_csv(n) for n in range(1, 10)})
     return shared_sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
@@ -88,24 +82,3 @@ def test_retry_of_failed_partitions_runs_no_others(sandbox: Sandbox, pages: Dags
     pages.open(f"assets/orders/batches?view=partitions&partition={BAD}")
     metadata = pages.metadata()
     assert (metadata["attempt"], metadata["generation"]) == ("3", "2")
-
-
-def test_cancelled_run_abandons_its_attempt(sandbox: Sandbox, pages: DagsterPages) -> None:
-    ids = "".join(f"{number}\n" for number in range(2_000_000))
-    sandbox.land("slow", {"many.csv": f"id\n{ids}".encode()})
-
-    def attempts() -> list[dict[str, Any]]:
-        items = sandbox.json_of("explain", "many.csv")["items"]
-        return [attempt for item in items for attempt in item.get("attempts", ())]
-
-    storage = sandbox.storage("slow")
-    wait_until(lambda: any(storage.glob("*.tmp")), "the batch is being written")
-    [run] = ask(pages.port, RUNS_OF_JOB, {"job": "slow_encode"})["runsOrError"]["results"]
-    pages.open(f"runs/{run['runId']}")
-    pages.click("Terminate")
-    pages.see("Terminate runs", screenshot="7-terminate")
-    pages.choose("Terminate 1 run")
-    pages.see("Canceled", screenshot="8-cancelled")
-    wait_until(lambda: [attempt["status"] for attempt in attempts()] != ["running"], "it is closed")
-    assert [attempt["status"] for attempt in attempts()] == ["abandoned"]
-    assert manifests(storage) == []

@@ -23,12 +23,7 @@ from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 
-pytestmark = [
-    pytest.mark.long,
-    # Dagster uses deprecated names of pydantic.
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
+pytestmark = pytest.mark.long
 
 FOLDER = Path(batch_pipeline.__file__).parent / "docs" / "how_to"
 PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}

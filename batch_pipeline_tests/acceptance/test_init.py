@@ -37,9 +37,6 @@ def land_exports(folder: Path) -> None:
         os.utime(path, (1_750_000_000, 1_750_000_000))
 
 
-# Dagster uses deprecated names of pydantic.
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_tutorial_commands_create_and_run_a_project(
     sandbox: Sandbox, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

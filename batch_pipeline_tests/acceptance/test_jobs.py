@@ -11,9 +11,7 @@ from batch_pipeline.defs.names import LAUNCH_TAG, encode_job, partitions_of, run
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
-from batch_pipeline_tests.cli.commands import make_runner, run_json
-from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.seeds import execute, query
 
 FIRST, SECOND = "00000001-00000002", "00000003-00000004"
@@ -44,8 +42,8 @@ def orders(sandbox: Sandbox, database_url: str) -> Sandbox:
     """A stream `orders` with four files in two planned batches."""
     sandbox.write_stream("orders", batch={"max_count": 2})
     sandbox.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
-    configured = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    run_json(make_runner(sandbox.folder, database_url), "plan", "orders")
+    configured = sandbox.in_process(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    configured.output_of("plan", "orders")
     return configured
 
 
@@ -59,48 +57,6 @@ def pipeline(orders: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
     opened.close()
 
 
-def _states(orders: Sandbox) -> dict[str, int]:
-    [job] = orders.json_of("jobs", "list", "orders")["jobs"]
-    return {state: count for state, count in job["batches"].items() if count}
-
-
-@pytest.mark.long
-def test_paused_and_cancelled_batches_do_not_stop_others(
-    orders: Sandbox, warm_spark: str, database: Database
-) -> None:
-    orders.write_stream("refunds")
-    orders.land("refunds", {"a.csv": b"id\n1\n"})
-    warm = orders.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    paused = orders.output_of("jobs", "pause", "orders", "--reason", "disk full")
-    assert "paused (disk full)" in paused
-    for result in (warm.run("run"), orders.run("plan", "orders")):
-        assert result.returncode == 75, result.stderr
-        assert "Job 'orders' is paused (disk full)" in result.stderr
-        assert "`batch-pipeline jobs resume orders`" in result.stderr
-    assert len(manifests(orders.storage("refunds"))) == 1
-    assert manifests(orders.storage("orders")) == []
-    [status] = orders.json_of("status", "orders")["streams"]
-    assert (status["paused"], status["batches"]["planned"]) == ("disk full", 2)
-    assert "disk full" in orders.output_of("status")
-    assert "disk full" in orders.output_of("jobs", "list", "orders")
-
-    assert orders.json_of("jobs", "resume", "orders")["paused"] is None
-    cancelled = orders.json_of("jobs", "cancel", "orders", "--batch", SECOND)
-    assert (cancelled["batches"], cancelled["attempts"]) == (1, 0)
-    warm.output_of("run")
-    assert _states(orders) == {"published": 1, "cancelled": 1}
-    [unfinished] = orders.json_of("jobs", "list", "orders")["unfinished"]
-    facts = [unfinished[key] for key in ("batch_id", "state", "items")]
-    assert facts == [SECOND, "cancelled", 2]
-    assert orders.json_of("jobs", "retry", "orders")["batches"] == 1
-    assert _states(orders) == {"published": 1, "planned": 1}
-    assert "nothing to retry" in orders.output_of("jobs", "retry", "orders")
-    check_invariants(database)
-
-
-# Dagster uses deprecated names of pydantic.
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_paused_and_cancelled_batches_are_neither_launched_nor_run(
     orders: Sandbox, pipeline: Pipeline, database: Database
 ) -> None:
@@ -142,12 +98,13 @@ def test_jobs_on_user_tables_are_shown_without_unit_and_split(
 
     A split uses the columns and the filter of the batch.
     """
-    run = make_runner(sandbox.folder, database_url)
+    sandbox = sandbox.in_process(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    sandbox.streams.mkdir()
     for statement in (USER_TABLE + ";" + STREAM_BATCH).split(";"):
         execute(database, statement)
-    output = run("jobs").stdout
+    output = sandbox.output_of("jobs")
     assert "waiting     batches: 1, items: 4, weight 3,000\n" in output
     assert "waiting     batches: 1, items: 4, 2.9 KiB\n" in output
-    halves = run_json(run, "jobs", "split", "orders", "--batch", "1..6")["halves"]
+    halves = sandbox.json_of("jobs", "split", "orders", "--batch", "1..6")["halves"]
     ranges = [(half["first_id"], half["last_id"], half["items"]) for half in halves]
     assert ranges == [(1, 4, 2), (5, 6, 2)]

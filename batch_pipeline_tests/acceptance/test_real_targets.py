@@ -1,13 +1,10 @@
 """Third-party Singer targets from PyPI load all published records correctly."""
 
 import csv
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 
@@ -17,10 +14,9 @@ from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
-from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.load.target_scripts import lines_file
-from batch_pipeline_tests.seeds import claimed, plan, query, register
+from batch_pipeline_tests.seeds import claimed, plan, register
 
 pytestmark = pytest.mark.long
 
@@ -106,33 +102,6 @@ def rows(warehouse: str, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
 
 
-def has_rows(warehouse: str, count: int) -> Callable[[], bool]:
-    """Return a check that the table `sales.orders` has at least this many rows."""
-
-    def ask() -> bool:
-        table_exists = "SELECT to_regclass('sales.orders') IS NOT NULL"
-        if rows(warehouse, table_exists) == [(False,)]:
-            return False
-        return bool(rows(warehouse, "SELECT count(*) FROM sales.orders")[0][0] >= count)
-
-    return ask
-
-
-def find_target(pid: int) -> psutil.Process:
-    """Return the target process that a load has started."""
-    processes: list[psutil.Process] = []
-
-    def ask() -> bool:
-        for child in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.Error):  # it may have just ended
-                if "--config" in child.cmdline():
-                    processes.append(child)
-        return bool(processes)
-
-    eventually(ask)
-    return processes[0]
-
-
 @pytest.mark.parametrize("mode", ["auto", "record"])
 def test_target_csv_writes_every_record(
     sandbox: Sandbox, database: Database, targets: Path, mode: str
@@ -184,28 +153,3 @@ def test_target_postgres_loads_every_record_and_a_reload_changes_no_row(
     reloaded = sandbox.json_of("load", "orders", "--batch", second)
     assert [batch["batch_id"] for batch in reloaded["targets"][0]["batches"]] == [second]
     assert rows(warehouse, TOTAL) == loaded
-
-
-@pytest.mark.parametrize("killed", ["target", "load and target"])
-def test_killed_load_is_resumed_without_loss_or_duplicates(
-    sandbox: Sandbox, database: Database, warehouse: str, targets: Path, killed: str
-) -> None:
-    """If only the target is killed, the load starts it again."""
-    write_targets(sandbox, warehouse=postgres(targets, "sales"))
-    publish(database, sandbox.folder, batches=3, records=20_000)
-    load = sandbox.start("load", "orders")
-    eventually(has_rows(warehouse, 20_000))  # the process that probes the target has ended
-    target = find_target(load.pid)
-    if killed != "target":
-        load.kill()
-        load.wait()
-    target.kill()
-    if killed == "target":
-        assert load.wait() == 0, sandbox.output.read_text()
-        loads = query(database, "SELECT status, exit_code FROM batch_pipeline.load ORDER BY id")
-        assert loads == [("failed", -9), *[("succeeded", 0)] * 3]
-    else:
-        sandbox.output_of("load", "orders")
-    assert rows(warehouse, TOTAL) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
-    [status] = sandbox.json_of("status", "orders")["streams"][0]["targets"]
-    assert (status["loaded"], status["due"]) == (3, 0)

@@ -16,7 +16,6 @@ from batch_pipeline_tests.acceptance.sandbox import (
     manifests,
     wait_until,
 )
-from batch_pipeline_tests.cli.commands import invoke
 
 KEYS = [f"{number:08}-{number:08}" for number in (1, 2, 3)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in (1, 2, 3)}
@@ -25,7 +24,7 @@ FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in (1, 2, 3)}
 @pytest.fixture(scope="module")
 def sandbox(shared_sandbox: Sandbox, warm_spark: str) -> Sandbox:
     """Three published batches of one file each; the second file has changed since."""
-    sandbox = shared_sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    sandbox = shared_sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     sandbox.write_stream("orders", batch={"max_count": 1})
     sandbox.land("orders", FILES)
     sandbox.output_of("run")
@@ -74,10 +73,3 @@ def test_interrupted_reprocess_prints_the_command_to_continue(sandbox: Sandbox) 
     assert continued.returncode == 0, continued.stderr
     assert _generations(continued) == [(key, 2, True) for key in KEYS[1:]]
     assert [manifest["generation"] for manifest in manifests(storage)] == [1, 2] * 3
-
-
-@pytest.mark.parametrize("words", [(), ("--all", "--batch", KEYS[0])])
-def test_reprocess_needs_exactly_one_selection(words: tuple[str, ...]) -> None:
-    refused = invoke("reprocess", "orders", *words)
-    assert refused.exit_code == 2
-    assert "--batch BATCHES, --all, --since TIME or --until TIME" in refused.stderr

@@ -29,7 +29,7 @@ mutation Reload($name: String!) {
 
 def test_backfills_fail_and_are_retried_by_batch(sandbox: Sandbox, warm_spark: str) -> None:
     """A backfill of all partitions, and two of the same at once."""
-    warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    warm = sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     for name in ("twice", "whole"):
         warm.write_stream(name, batch={"max_count": 1}, dagster={"partitions_per_run": 3})
         warm.land(name, FILES)

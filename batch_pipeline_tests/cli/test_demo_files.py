@@ -52,16 +52,12 @@ def test_next_steps_name_the_setting_without_which_they_miss_the_stream(
     assert (setting in capsys.readouterr().out) is (other is not None)
 
 
-def test_second_write_changes_no_file(demo: Path) -> None:
-    before = _file_stats(demo)
-    write_demo(demo)
-    assert _file_stats(demo) == before
-
-
-def test_second_write_restores_order_files_and_keeps_the_stream_file(demo: Path) -> None:
+def test_second_write_restores_order_files_only(demo: Path) -> None:
     """Users may edit the stream file."""
     first, second, *_ = files_of(demo)
-    original = first.read_bytes()
+    original, before = first.read_bytes(), _file_stats(demo)
+    write_demo(demo)
+    assert _file_stats(demo) == before
     first.write_text("order_id\n1\n")
     second.unlink()
     stream_file = demo / "streams" / "demo_orders" / "defs.yaml"
@@ -72,14 +68,18 @@ def test_second_write_restores_order_files_and_keeps_the_stream_file(demo: Path)
     assert stream_file.read_text() == "# mine\n"
 
 
-def test_reset_deletes_the_stream_of_the_demo_and_no_other(demo: Path, database_url: str) -> None:
-    settings = {"home": demo.parent, "inventory_conn": database_url}
+def test_reset_deletes_the_stream_of_the_demo_and_no_other(
+    demo: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Dagster's instance reads the environment.
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(demo.parent))
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
     other = demo / "streams" / "invoices"
     shutil.copytree(demo / "streams" / "demo_orders", other)
     text = (other / "defs.yaml").read_text()
     (other / "defs.yaml").write_text(text.replace("demo_orders", "invoices"))
     (demo / "batches").mkdir()
-    with closing(Pipeline.from_environment({}, settings)) as pipeline:
+    with closing(Pipeline.from_environment()) as pipeline:
         items = {name: pipeline.database.meta_table(name) for name in ("demo_orders", "invoices")}
         for name in items:
             register(pipeline.database, 1, name=name)

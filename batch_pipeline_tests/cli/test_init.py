@@ -158,6 +158,10 @@ def test_init_that_fails_to_write_removes_all_its_files(run: Run, landing: Path)
 
 
 def test_init_of_a_bucket_uses_its_prefix_as_source(run: Run, bucket: str) -> None:
+    missing = run("--from", f"{bucket}-elsewhere/in")
+    assert isinstance(missing.exception, ConfigurationError)
+    assert f"{bucket}-elsewhere/in: cannot be listed" in str(missing.exception)
+    assert list(Path.cwd().iterdir()) == []
     for name in ("sales-1.csv", "sales-2.csv"):
         s3_client.client().put_object(
             Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=CSV
@@ -172,13 +176,7 @@ def test_init_of_a_bucket_uses_its_prefix_as_source(run: Run, bucket: str) -> No
     assert stream.source.place == f"{bucket}/in"
 
 
-def test_init_of_a_missing_bucket_fails_and_writes_nothing(run: Run, bucket: str) -> None:
-    result = run("--from", f"{bucket}-elsewhere/in")
-    assert isinstance(result.exception, ConfigurationError)
-    assert f"{bucket}-elsewhere/in: cannot be listed" in str(result.exception)
-    assert list(Path.cwd().iterdir()) == []
-
-
+@pytest.mark.long
 def test_init_imports_neither_spark_nor_dagster(landing: Path) -> None:
     script = (
         "import sys\n"

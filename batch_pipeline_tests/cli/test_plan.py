@@ -72,6 +72,20 @@ def test_changed_files_are_listed_and_accepted_on_request(run: Run, tmp_path: Pa
     assert run_json(run, "plan", "orders")["files_changed"] == []
 
 
+def test_large_file_becomes_items_whose_ranges_explain_shows(run: Run, tmp_path: Path) -> None:
+    source = {"uri": str(tmp_path / "landing"), "format": "csv", "max_item_size": "64KiB"}
+    write_stream(tmp_path, "orders", source, batch={"max_weight": "64KiB", "max_count": 1})
+    land(tmp_path, big="id\n" + "".join(f"{number:015}\n" for number in range(10_000)))
+    run("plan", "orders")
+    items = run_json(run, "explain", "big.csv")["items"]
+    ends = [item["range"]["last"] for item in items]
+    assert [item["range"]["first"] for item in items] == [0, *(last + 1 for last in ends[:-1])]
+    assert (len(items), ends[-1]) == (3, 160_002)
+    output = run("explain", "1").stdout
+    assert f"bytes 0 to {ends[0]} of 156.3 KiB" in output
+    assert "unchanged since" in output
+
+
 def test_backfill_uses_its_own_window_and_limits(database: Database, run: Run) -> None:
     register(database, 10)
     run("plan", "orders")

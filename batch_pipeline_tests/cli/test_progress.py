@@ -91,11 +91,10 @@ def test_bar_is_shown_and_then_erased(
 def test_no_bar_without_a_terminal_or_on_a_dumb_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, _, _ in COMMANDS:
-        run(*words)
-        captured = capsys.readouterr()
-        assert captured.out, words
-        assert captured.err == "", words
+    run("gc")
+    captured = capsys.readouterr()
+    assert captured.out
+    assert captured.err == ""
     assert shown(monkeypatch, "gc", term="dumb") == ""
 
 

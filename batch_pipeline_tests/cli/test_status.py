@@ -3,7 +3,6 @@
 import json
 import re
 from datetime import timedelta
-from itertools import product
 from pathlib import Path
 
 import dagster as dg
@@ -256,11 +255,11 @@ def test_explain_advises_no_load_of_files_that_were_deleted(project: DefsHarness
         assert "  9 load      wh: not loaded, and its files were deleted\n" in f"{text}\n"
 
 
-def test_run_of_a_paused_stream_does_not_count_files_it_has_not_listed(
-    project: DefsHarness,
-) -> None:
+def test_run_of_a_paused_stream_names_the_reason_and_counts_no_files(project: DefsHarness) -> None:
     project.database.jobs.pause("orders", "disk full")
     paused = invoke("run", "--json")
+    assert "Job 'orders' is paused (disk full)" in paused.stderr
+    assert "`batch-pipeline jobs resume orders`" in paused.stderr
     assert (paused.exit_code, json.loads(paused.stdout)["streams"][0]["files_found"]) == (75, None)
     assert "1 land" not in invoke("run").stdout
 
@@ -279,7 +278,7 @@ def test_lines_wrap_between_words_on_a_terminal(
 ) -> None:
     """Only a path that must not be broken may exceed the width."""
     fail_attempt(project, SECOND)
-    for columns, words in product((40, 80), (("status",), ("explain", "4"))):
+    for columns, words in ((40, ("status",)), (80, ("explain", "4"))):
         lines = lines_on_terminal(monkeypatch, columns, *words)
         assert any(len(line) > columns - 12 for line in lines)
         for line in lines[1:]:

@@ -96,7 +96,9 @@ def move_to_s3(bucket: str, project: DefsHarness) -> list[str]:
     return uris
 
 
-def test_part_files_in_s3_are_checked(project: DefsHarness, bucket: str) -> None:
+def test_part_files_in_s3_are_checked_unless_the_store_is_unreadable(
+    project: DefsHarness, bucket: str, faults: Faults
+) -> None:
     uris = move_to_s3(bucket, project)
     assert run("--deep").exit_code == 0
     S3.put(uris[0], content(uris[0]).swapcase())
@@ -104,12 +106,9 @@ def test_part_files_in_s3_are_checked(project: DefsHarness, bucket: str) -> None
     result = run("--deep")
     assert result.exit_code == 3
     assert f"{uris[1]} is missing" in result.output
+    assert "Do not load these batches" in result.output
     assert checks_of("--deep")["checksums"]["problems"] == 2
     assert checks_of()["part_files"]["problems"] == 2  # the SHA-256 that S3 keeps is compared
-
-
-def test_unreadable_store_blames_no_file(project: DefsHarness, bucket: str, faults: Faults) -> None:
-    move_to_s3(bucket, project)
     faults.refuse(403, "AccessDenied")
     result = run()
     assert result.exit_code == 3

@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.config.stream_proposal import common_word, kind_of, name_pattern
@@ -47,13 +47,15 @@ def test_common_word_ends_before_a_number(prefix: str, word: str) -> None:
     assert common_word(prefix) == word
 
 
-@given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=40))
+@settings(max_examples=40)
+@given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=20))
 def test_pattern_of_a_kind_matches_its_file(name: str) -> None:
     kind, ending = kind_of(name)
     assert fnmatchcase(name, name_pattern(kind.word, ending))
 
 
-@given(st.text(max_size=200))
+@settings(max_examples=40)
+@given(st.text(max_size=12).map(lambda text: text * 10))
 def test_stream_name_of_any_text_is_valid_or_none(text: str) -> None:
     name = stream_name_of(text)
     assert name is None or STREAM_NAME.fullmatch(name)

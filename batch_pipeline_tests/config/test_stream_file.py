@@ -170,11 +170,8 @@ def test_default_compression_depends_on_the_format(
         ("/data/été#1", "file:///data/%C3%A9t%C3%A9%231"),
         ("~/landing", "file:///users/zoe/landing"),
         ("file:///data/./a%20b/", "file:///data/a%20b"),
-        ("FILE:///data", "file:///data"),
-        ("s3://bucket/", "s3://bucket"),
         ("S3://bucket/a/b/", "s3://bucket/a/b"),
         ("s3a://bucket/a", "s3://bucket/a"),
-        ("s3n://bucket/a", "s3://bucket/a"),
         ("s3://my.bucket-1/a b//é%20c", "s3://my.bucket-1/a b//é%20c"),
     ],
 )
@@ -197,14 +194,9 @@ def test_stream_file_at_relative_path_has_absolute_uris(
     assert stream.source.place == f"file://{Path.cwd()}/orders/landing"
 
 
-def test_stream_file_with_byte_order_mark_is_read(tmp_path: Path) -> None:
-    path = stream_file(tmp_path, "\ufeff" + MINIMAL)
-    assert read_stream_file(path).name == "orders"
-
-
-def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
+def test_stream_file_with_byte_order_mark_and_anchors_is_read(tmp_path: Path) -> None:
     text = MINIMAL.replace("orders", "&same orders") + "  storage: {prefix: *same}\n"
-    stream = read_stream_file(stream_file(tmp_path, text))
+    stream = read_stream_file(stream_file(tmp_path, "\ufeff" + text))
     assert stream.name == stream.storage.prefix == "orders"
 
 
@@ -314,8 +306,6 @@ def test_bucket_listing_options(tmp_path: Path, source: str, arrivals: Arrivals)
     ("source", "root"),
     [
         ("./landing", "./landing2"),
-        ("./data/landing", "./data"),
-        ("../in", "./in/out"),
         ("./landing", "./landing/.batches"),
         ("s3://lake/in", "s3://lake/in-out"),
         ("s3://lake/in", "s3://lake"),
@@ -389,7 +379,6 @@ def test_meta_table_with_every_key(tmp_path: Path) -> None:
         ("${OPS_DB}", "$OPS_DB"),
         ("postgresql://reader@db.example/ops", "postgresql://reader@db.example/ops"),
         ("mysql://h:3306/d?init_command=a@b", "mysql://h:3306/d?init_command=a@b"),
-        ("sqlite:////data/files.db", "sqlite:////data/files.db"),
         ("sqlite:///files.db?timeout=5", "sqlite:///{folder}/files.db?timeout=5"),
         ("sqlite:///my files.db", "sqlite:///{folder}/my%20files.db"),
         ("sqlite:///file:m.db?mode=ro&uri=true", "sqlite:///file:{folder}/m.db?mode=ro&uri=true"),

@@ -139,7 +139,7 @@ def lines_of(report: TaskReport) -> list[str]:
 
 
 def rows_of(report: TaskReport) -> list[dict[str, Any]]:
-    return [row for part in report.part_files for row in _table(to_path(part.uri)).to_pylist()]
+    return [row for part in report.part_files for row in read_part(part).to_pylist()]
 
 
 def parse_json_exactly(text: str) -> Any:
@@ -161,9 +161,11 @@ def fields_of(line: str) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _table(path: str) -> pa.Table:
+def read_part(part: PartFile) -> pa.Table:
+    """Read a columnar part file and verify its checksums, if any."""
+    path = to_path(part.uri)
     if path.endswith(".parquet"):
-        return pq.read_table(path)
+        return pq.read_table(path, page_checksum_verification=True)
     if path.endswith(".orc"):
         return pa.Table.from_batches(table_codec(Format.ORC).read_batches(Path(path), None, 2))
     with pa.OSFile(path) as file:

@@ -3,7 +3,6 @@
 Each bad record is between two good ones, which must always be written.
 """
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import pytest
 
 from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.task_fixture import (
     encode_with_inferred_schema,
+    lines_of,
     quarantining_task,
+    records,
     rows_of,
 )
 
@@ -79,16 +79,8 @@ def encode(
     task = quarantining_task(folder, source, output)
     task.land(data)
     report, _ = encode_with_inferred_schema(task)
-    if output is not Format.JSONL:
-        return report, rows_of(report)
-    paths = [Path(to_path(part.uri)) for part in report.part_files]
-    return report, [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-
-
-def quarantined(report: TaskReport) -> list[dict[str, Any]]:
-    paths = [Path(to_path(part.uri)) for part in report.quarantine_files]
-    lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
-    return [json.loads(line) for line in lines]
+    is_text = output is Format.JSONL
+    return report, list(map(json.loads, lines_of(report))) if is_text else rows_of(report)
 
 
 @pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])
@@ -108,7 +100,7 @@ def test_malformed_json_record_is_quarantined_alone(
     report, rows = encode(tmp_path, data, source, output)
 
     assert rows == [{"a": "first"}, {"a": "last"}]
-    [bad] = quarantined(report)
+    [bad] = records(report.quarantine_files)
     assert bad["line"] == 2
     assert bad["reason"].startswith(reason)
     assert bad["raw"].startswith(text.decode(errors="backslashreplace")[:20])
@@ -119,7 +111,7 @@ def test_bad_record_with_long_key_has_reason_of_bounded_length(tmp_path: Path) -
 
     report, _ = encode(tmp_path, data, SourceFormat.JSONL, Format.JSONL)
 
-    [bad] = quarantined(report)
+    [bad] = records(report.quarantine_files)
     assert bad["reason"].startswith('has the key "x')
     assert bad["reason"].endswith("a name with a NUL cannot be stored in PostgreSQL")
     assert len(bad["reason"]) == 1_000
@@ -152,7 +144,7 @@ def test_malformed_csv_record_is_quarantined_alone(
     report, rows = encode(tmp_path, data, SourceFormat.CSV, output)
 
     assert [rows[0], rows[-1]] == [{"a": 0, "b": "first"}, {"a": 2, "b": "last"}]
-    bad = [(entry["line"], entry["reason"]) for entry in quarantined(report)]
+    bad = [(entry["line"], entry["reason"]) for entry in records(report.quarantine_files)]
     assert bad == ([] if reason is None else [(3, reason)])
     assert [row["b"] for row in rows[1:-1]] == ([line[2:].decode() or None] if not reason else [])
 
@@ -174,25 +166,3 @@ def test_document_with_integer_beyond_python_limit_is_read(tmp_path: Path) -> No
     report, _ = encode(tmp_path, data, SourceFormat.AUTO, Format.PARQUET)
 
     assert [item.written for item in report.items] == [1]
-
-
-LINE = b'{"a":1}\n'
-FILES = {
-    "gzip data ends early": gzip.compress(LINE)[:-9],
-    "is compressed twice, with gzip and gzip": gzip.compress(gzip.compress(LINE)),
-    "is UTF-16 text without a byte order mark": '{"a":1}'.encode("utf-16-le"),
-    "is a zip archive (or a spreadsheet), which cannot be read": b"PK\x03\x04" + bytes(30),
-    "is a PDF document, which cannot be read": b"%PDF-1.7\n",
-    "is damaged: the schema in its header is not JSON": b"Obj\x01" + bytes(20),
-    "is not a parquet file, or its end is missing": b"PAR1" + bytes(99),
-    "line 1: header: contains a zero byte, so it is not text": bytes(100),
-}
-
-
-@pytest.mark.parametrize("reason", FILES)
-def test_damaged_file_is_rejected_with_reason(tmp_path: Path, reason: str) -> None:
-    report, rows = encode(tmp_path, FILES[reason], SourceFormat.AUTO, Format.JSONL)
-
-    assert str(report.items[0].bad_file).startswith(reason)
-    assert (rows, report.part_files) == ([], ())
-    assert [bad["reason"] for bad in quarantined(report)] == [report.items[0].bad_file]

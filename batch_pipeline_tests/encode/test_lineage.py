@@ -10,14 +10,13 @@ from batch_pipeline.encode.lineage import Lineage
 from batch_pipeline.encode.writers.json_lines import json_lines
 from batch_pipeline.model.record_rules import LineageColumn, OnNonfinite
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline_tests.encode.writers.part_factories import schema
+from batch_pipeline_tests.encode.writers.part_factories import json_records, schema
 from batch_pipeline_tests.factories import CONTEXT, item
 
 
 def with_column(column: LineageColumn, line: bytes) -> bytes:
     """Add a column to a record of a file without modification time."""
-    records = JsonRecords(lines=[line], line_numbers=[1], record_numbers=[1])
-    added = Lineage((column,), item(modified_at=None), CONTEXT).added(records)
+    added = Lineage((column,), item(modified_at=None), CONTEXT).added(json_records(line))
     assert isinstance(added, JsonRecords)
     return added.lines[0]
 

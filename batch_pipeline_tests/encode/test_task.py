@@ -72,14 +72,8 @@ def test_task_with_misfits_reports_all_and_leaves_no_file(task: TaskFixture) -> 
 
     report = task.encode(a="integer", b="integer")
 
-    assert misfits(report) == {
-        "a": "string",
-        "b": "number",
-        "c": "unknown",
-        "d": "string",
-        "e": "unknown",
-    }
-    assert list(misfits(report)) == ["a", "b", "c", "d", "e"]
+    expected = {"a": "string", "b": "number", "c": "unknown", "d": "string", "e": "unknown"}
+    assert list(misfits(report).items()) == list(expected.items())
     assert (report.part_files, task.files()) == ((), [])
     assert counts(report) == [(0, 0, 0)] * 4
 
@@ -221,15 +215,10 @@ def test_task_reports_missing_storage_root(task: TaskFixture) -> None:
 
 def test_run_tasks_returns_one_report_per_spec(task: TaskFixture) -> None:
     task.land(b"a\n1\n")
-    specs = [
-        replace(
-            task.spec(a="integer"),
-            number=number,
-            stream=replace(task.stream, limits=Limits(max_weight=1, max_count=1, max_wait=wait)),
-        )
-        for number, wait in enumerate([timedelta(minutes=5), timedelta(microseconds=7)])
-    ]
-    batch = pa.record_batch({"spec": [msgspec.json.encode(spec) for spec in specs]})
+    limits = Limits(max_weight=1, max_count=1, max_wait=timedelta(microseconds=7))
+    task.stream = replace(task.stream, limits=limits)
+    specs = [replace(task.spec(a="integer"), number=number) for number in (0, 1)]
+    batch = pa.record_batch({"spec": list(map(msgspec.json.encode, specs))})
 
     rows = [row for result in run_tasks(iter([batch])) for row in result.to_pylist()]
 
@@ -239,36 +228,28 @@ def test_run_tasks_returns_one_report_per_spec(task: TaskFixture) -> None:
     assert len({name.split("-")[3].split(".")[0] for name in task.files()}) == 2
 
 
-_REGULAR_FILES = st.builds(
-    lambda header, rows, end: (header + "\n".join(rows) + end).encode(),
-    st.sampled_from(["id,name\n"] * 4 + ["name,id\n"]),
-    st.lists(st.sampled_from(["1,x", "2,", ",", '3,"y,z"']), max_size=3),
-    st.sampled_from(["\n", ""]),
-)
 _CELLS = ["1", "x", "", "007", '""', '"a,b"', '"a\nb"', '"open', 'a"b', "9007199254740993", "é"]
+_REGULAR_FILES = st.sampled_from(
+    [b"id,name\n1,x\n2,\n", b"id,name\n", b'id,name\n3,"y,z"', b"id,name\n,\n", b"name,id\nx,4\n"]
+)
 _ANY_FILES = st.builds(
     lambda header, rows, end: (header + "\n".join(rows) + end).encode(),
     st.sampled_from(
         ["id,name\n", "id,name\r\n", "name,id\n", "\ufeffid,name\n", "id,name", "id,name2\n", "\n"]
     ),
     st.lists(
-        st.builds(lambda *cells: ",".join(cells), *[st.sampled_from(_CELLS)] * 2)
+        st.tuples(*[st.sampled_from(_CELLS)] * 2).map(",".join)
         | st.sampled_from(["1,x", "2,y\r", "", "only one", "1,2,3", "\ufeff1,x"]),
         max_size=4,
     ),
     st.sampled_from(["\n", "", "\r", "\r\n", "\n\n"]),
 )
-_SMALL_FILES = st.one_of(
-    _REGULAR_FILES,
-    _REGULAR_FILES,
-    _ANY_FILES,
-    st.sampled_from([b"id,name\n1,\xff\n", b'{"id":1}\n']),
-)
+_ODD_FILES = st.sampled_from([b"id,name\n1,\xff\n", b'{"id":1}\n'])
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(
-    files=st.lists(_SMALL_FILES, max_size=5),
+    files=st.lists(_REGULAR_FILES | _REGULAR_FILES | _ANY_FILES | _ODD_FILES, max_size=5),
     id_type=st.sampled_from(["integer", "string", "decimal(20,0)"]),
     output=st.sampled_from([Format.JSONL, Format.PARQUET]),
     has_lineage=st.booleans(),

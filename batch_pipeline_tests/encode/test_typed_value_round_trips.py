@@ -1,7 +1,6 @@
 """Random typed values of parquet and avro files through whole tasks, read by other libraries."""
 
 import io
-from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -12,11 +11,10 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.task_fixture import (
     encode_with_inferred_schema,
@@ -25,11 +23,9 @@ from batch_pipeline_tests.encode.task_fixture import (
     quarantining_task,
     rows_of,
 )
-from batch_pipeline_tests.encode.typed_values import KINDS, Kind
+from batch_pipeline_tests.encode.test_value_round_trips import PROPERTY
+from batch_pipeline_tests.encode.typed_values import KINDS, Kind, is_json
 
-PROPERTY = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
 NAMES = st.sampled_from(["a", "b", "A", "ä", "a b", "a.b", 'q"q', "date"])
 AVRO_NAMES = st.sampled_from(["a", "b", "A", "_c", "date"])
 Columns = dict[str, tuple[Kind, list[Any]]]
@@ -95,7 +91,7 @@ def assert_round_trip(data: bytes, expected: Columns, output: Format) -> None:
         is_text = output is Format.JSONL
         records = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
     for name, (kind, values) in expected.items():
-        is_same = kind.in_json if is_text else kind.in_columns
+        is_same = is_json if is_text else kind.is_same
         for record, value in zip(records, values, strict=True):
             if value is None:
                 assert record[name] is None
@@ -117,46 +113,3 @@ def test_parquet_values_round_trip(
 @given(given_columns=columns(avro=True), codec=st.sampled_from(["null", "deflate"]))
 def test_avro_values_round_trip(output: Format, given_columns: Columns, codec: str) -> None:
     assert_round_trip(avro(given_columns, codec), given_columns, output)
-
-
-SOME_NAN = pa.table({"a": [1.5, float("nan"), float("-inf"), None]})
-NONFINITE: dict[OnNonfinite, list[Any]] = {
-    OnNonfinite.QUARANTINE: [("number", "1.5"), None],
-    OnNonfinite.NULL: [("number", "1.5"), None, None, None],
-    OnNonfinite.STRING: [("number", "1.5"), "NaN", "-Infinity", None],
-}
-
-
-@pytest.mark.parametrize("rule", OnNonfinite)
-@pytest.mark.parametrize("as_avro", [False, True], ids=["parquet", "avro"])
-def test_nonfinite_rule_applies_to_json_only(
-    tmp_path: Path, rule: OnNonfinite, as_avro: bool
-) -> None:
-    """JSON has no NaN; columns of doubles keep it."""
-    doubles = {"a": (KINDS["double"], SOME_NAN["a"].to_pylist())}
-    data = avro(doubles, "null") if as_avro else parquet(doubles, "none")
-    for output in Format:
-        (tmp_path / output).mkdir()
-        task = quarantining_task(tmp_path / output, SourceFormat.AUTO, output)
-        task.stream = replace(task.stream, on_nonfinite=rule)
-        task.land(data)
-        report, _ = encode_with_inferred_schema(task)
-        if output is Format.JSONL:
-            assert [fields_of(line)["a"] for line in lines_of(report)] == NONFINITE[rule]
-            assert len(report.bad_records) == 4 - len(NONFINITE[rule])
-        else:
-            assert str([row["a"] for row in rows_of(report)]) == "[1.5, nan, -inf, None]"
-
-
-@PROPERTY
-@given(counts=st.lists(st.integers(-(10**18), 10**18), min_size=1, max_size=6))
-def test_fractions_of_microseconds_are_quarantined(counts: list[int]) -> None:
-    data = parquet({"a": (replace(KINDS["local"], arrow=pa.timestamp("ns")), counts)}, "none")
-    with TemporaryDirectory() as folder:
-        task = quarantining_task(Path(folder), SourceFormat.AUTO, Format.PARQUET)
-        task.land(data)
-        report, _ = encode_with_inferred_schema(task)
-    good = [number for number, count in enumerate(counts, start=1) if count % 1000 == 0]
-    bad = [number for number in range(1, len(counts) + 1) if number not in good]
-    assert [record.line for record in report.bad_records] == bad
-    assert sum(part.records for part in report.part_files) == len(good)

@@ -31,8 +31,10 @@ from batch_pipeline_tests.encode.task_fixture import (
     rows_of,
 )
 
-PROPERTY = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+PROPERTY = settings(  # fewer examples than usual: each one is a whole task
+    max_examples=settings().max_examples // 3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 JSON_TYPES = {ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}
@@ -125,10 +127,7 @@ def test_json_values_round_trip(
         assert [item.bad_file for item in report.items] == [None] * len(task.items)
         assert len(report.bad_records) == len(texts) - len(good)
         if output is Format.JSONL:
-            lines = lines_of(report)
-            assert [parse_json_exactly(line) for line in lines] == [
-                parse_json_exactly(texts[number]) for number in good
-            ]
+            assert lines_of(report) == [texts[number].replace("\r", " ") for number in good]
             return
         rows = rows_of(report)
     assert len(rows) == len(good)

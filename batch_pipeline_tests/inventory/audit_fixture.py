@@ -9,7 +9,7 @@ from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.model.audit import Audit
-from batch_pipeline.model.batch import Attempt, Batch, IdRange
+from batch_pipeline.model.batch import Attempt, IdRange
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
@@ -20,6 +20,31 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     insert,
 )
 from batch_pipeline_tests.seeds import query
+
+
+def acquire_request(
+    table: ReflectedMetaTable, job: str, bounds: Limits, window: IdRange = ALL_IDS, **terms: Any
+) -> AcquireRequest:
+    """Return the request for the next batch of a job on a table."""
+    is_all = window == ALL_IDS
+    config = {
+        "batch_id_min": None if is_all else window.first_id,
+        "batch_id_max": None if is_all else window.last_id,
+        "batch_weight": bounds.max_weight,
+        "batch_count": bounds.max_count,
+    }
+    terms = {"name": job, "meta_table": table.canonical_name, "where": table.where} | terms
+    return AcquireRequest(terms=JobTerms(**terms), limits=bounds, config=config, window=window)
+
+
+def succeed(
+    database: Database, table: ReflectedMetaTable, attempt: Attempt
+) -> tuple[int, list[int]]:
+    """Publish an attempt on a table; return its generation and the ids of its items."""
+    items = read_items(database.engine, table, attempt.batch)
+    ids = [item.id for item in items]
+    seen = ItemIdSet.of(ids, weight=sum(item.weight for item in items))
+    return database.attempts.succeed(attempt, logging=None, seen=seen), ids
 
 
 @dataclass
@@ -41,21 +66,8 @@ class Feed:
 
     def request(self, window: IdRange = ALL_IDS, **changed_terms: Any) -> AcquireRequest:
         """Return the request for the next batch."""
-        terms: dict[str, Any] = {
-            "name": self.job,
-            "meta_table": self.table.canonical_name,
-            "where": self.table.where,
-        }
-        config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
-        if window != ALL_IDS:
-            config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
-        config |= {"batch_weight": self.bounds.max_weight, "batch_count": self.bounds.max_count}
-        return AcquireRequest(
-            terms=JobTerms(**(terms | self.terms | changed_terms)),
-            limits=self.bounds,
-            config=config,
-            window=window,
-        )
+        terms = self.terms | changed_terms
+        return acquire_request(self.table, self.job, self.bounds, window, **terms)
 
     def acquire(self, window: IdRange = ALL_IDS, **changed_terms: Any) -> Attempt | None:
         """Start an attempt on the next batch."""
@@ -70,10 +82,7 @@ class Feed:
 
     def succeed(self, attempt: Attempt) -> list[int]:
         """Publish an attempt and return the ids of its items."""
-        items = read_items(self.database.engine, self.table, attempt.batch)
-        seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
-        self.database.attempts.succeed(attempt, logging=None, seen=seen)
-        ids = [item.id for item in items]
+        _, ids = succeed(self.database, self.table, attempt)
         self.taken += ids
         return ids
 
@@ -87,17 +96,6 @@ class Feed:
     def audit(self, **how: Any) -> Audit:
         """Audit the job."""
         return self.database.late_arrivals.audit(self.job, self.table, **how)
-
-    def batch(self, first_id: int) -> Batch:
-        """Return the batch of the job that starts at an id."""
-        [(batch_id, last_id)] = query(
-            self.database,
-            "SELECT b.id, b.last_id FROM batch_pipeline.batch b JOIN batch_pipeline.job j "
-            "ON j.id = b.job_id WHERE j.name = 'job' AND b.first_id = :first_id",
-            first_id=first_id,
-        )
-        ids = IdRange(first_id=first_id, last_id=last_id)
-        return Batch(id=batch_id, job="job", id_range=ids, weight=0, count=0)
 
 
 def row_counts(database: Database) -> list[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,28 +23,44 @@ Row = sa.Row[Any]
 _FINAL = {BatchState.RUNNING, BatchState.PUBLISHED, BatchState.SUPERSEDED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """All rows at one moment, grouped."""
 
-    jobs: dict[int, Row]
-    batches: dict[int, Row]
-    states: dict[int, Row]
-    attempts: dict[int, list[Row]]  # by batch, ordered by number
-    bookmarks: dict[int, list[Row]]  # by job, ascending
-    live: dict[int, list[Row]]  # by job, not superseded, ascending
-    children: dict[int, list[Row]]  # by superseded batch, ascending
-    file_owners: set[int]
+    def __init__(self, connection: sa.Connection) -> None:
+        def read(table: sa.Table, *order: sa.ColumnElement[Any]) -> Sequence[Row]:
+            return connection.execute(sa.select(table).order_by(*order)).all()
+
+        batches = read(batch, batch.c.first_id)
+        self.jobs = {row.id: row for row in read(job)}
+        self.batches = {row.id: row for row in batches}
+        self.states = {row.batch_id: row for row in read(batch_state)}
+        self.attempts = _grouped(read(attempt, attempt.c.number), "batch_id")
+        self.bookmarks = _grouped(read(bookmark, bookmark.c.first_id), "job_id")
+        self.live = _grouped([row for row in batches if row.superseded_at is None], "job_id")
+        self.children = _grouped([row for row in batches if row.parent_id is not None], "parent_id")
+        owners = sa.union(sa.select(part_file.c.attempt_id), sa.select(attempt_item.c[0]))
+        self.file_owners = set(connection.execute(owners).scalars())
 
 
 def check_invariants(database: Database, *, max_attempts_changed: bool = False) -> None:
     """Fail with every violated invariant; safe to call during concurrent work.
 
+    That ranges do not overlap and that no two attempts run at once, the database enforces.
     `max_attempts_changed` means that jobs' number of attempts was changed: batches keep the state
     that the earlier number gave them.
     """
-    rows = _read(database)
-    broken = [
+    with database.engine.connect() as connection:
+        # One snapshot, because other sessions may write concurrently.
+        connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            broken = violations(connection, max_attempts_changed=max_attempts_changed)
+    assert broken == [], "\n".join(broken)
+
+
+def violations(connection: sa.Connection, *, max_attempts_changed: bool = False) -> list[str]:
+    """Describe every violated invariant."""
+    rows = Rows(connection)
+    return [
         *_states(rows, max_attempts_changed=max_attempts_changed),
         *_attempts(rows),
         *_ranges(rows),
@@ -54,7 +69,6 @@ def check_invariants(database: Database, *, max_attempts_changed: bool = False) 
         *_children(rows),
         *_publish_numbers(rows),
     ]
-    assert broken == [], "\n".join(broken)
 
 
 def derived_state(
@@ -85,30 +99,6 @@ def _unpublished_state(last: AttemptStatus, *, is_last_try: bool) -> BatchState:
     if is_last_try:
         return BatchState.DEAD
     return BatchState.FAILED if last is AttemptStatus.FAILED else BatchState.INTERRUPTED
-
-
-def _read(database: Database) -> Rows:
-    with database.engine.connect() as connection:
-        # One snapshot, because other sessions may write concurrently.
-        connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
-            jobs = connection.execute(sa.select(job)).all()
-            batches = connection.execute(sa.select(batch).order_by(batch.c.first_id)).all()
-            states = connection.execute(sa.select(batch_state)).all()
-            attempts = connection.execute(sa.select(attempt).order_by(attempt.c.number)).all()
-            bookmarks = connection.execute(sa.select(bookmark).order_by(bookmark.c.first_id)).all()
-            owners = sa.union(sa.select(part_file.c.attempt_id), sa.select(attempt_item.c[0]))
-            file_owners = set(connection.execute(owners).scalars())
-    return Rows(
-        jobs={row.id: row for row in jobs},
-        batches={row.id: row for row in batches},
-        states={row.batch_id: row for row in states},
-        attempts=_grouped(attempts, "batch_id"),
-        bookmarks=_grouped(bookmarks, "job_id"),
-        live=_grouped([row for row in batches if row.superseded_at is None], "job_id"),
-        children=_grouped([row for row in batches if row.parent_id is not None], "parent_id"),
-        file_owners=file_owners,
-    )
 
 
 def _states(rows: Rows, *, max_attempts_changed: bool) -> Iterator[str]:
@@ -144,9 +134,6 @@ def _attempts(rows: Rows) -> Iterator[str]:
         generations = [each.generation for each in attempts if each.generation is not None]
         if generations != list(range(1, len(generations) + 1)):
             yield f"generations of batch {batch_id} are {generations}"
-        running = [each.number for each in attempts if each.status == AttemptStatus.RUNNING]
-        if len(running) > 1:
-            yield f"attempts {running} of batch {batch_id} run at once"
         succeeded |= {each.id for each in attempts if each.status == AttemptStatus.SUCCEEDED}
     if not rows.file_owners <= succeeded:
         yield f"attempts {rows.file_owners - succeeded} have files and are not published"
@@ -156,20 +143,12 @@ def _ranges(rows: Rows) -> Iterator[str]:
     """Check that live ranges tile the bookmarks of their job; only the first run has no start."""
     for job_row in rows.jobs.values():
         ranges = [row for row in rows.live[job_row.id] if row.item_ids is None]
-        for left, right in pairwise(ranges):
-            if left.last_id >= right.first_id:
-                yield f"live batches {left.id} and {right.id} of job {job_row.id} overlap"
-        for run in rows.bookmarks[job_row.id]:
+        runs = rows.bookmarks[job_row.id]
+        for run in runs:
             inside = [row for row in ranges if run.first_id <= row.first_id <= run.last_id]
             yield from _gaps(run, inside)
-        planned = {
-            row.id
-            for row in ranges
-            for run in rows.bookmarks[job_row.id]
-            if run.first_id <= row.first_id and row.last_id <= run.last_id
-        }
         for row in ranges:
-            if row.id not in planned:
+            if not any(run.first_id <= row.first_id <= row.last_id <= run.last_id for run in runs):
                 yield f"batch {row.id} ({_range(row)}) is covered by no bookmark of its job"
 
 

@@ -4,7 +4,7 @@ One model covers one meta table and all jobs on it. Ids of batches and attempts 
 product; everything else is computed here and compared.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
 from batch_pipeline.model.batch import (
@@ -77,19 +77,13 @@ class ModelBatch:
     @property
     def generation(self) -> int | None:
         """The newest generation."""
-        return max(
-            (attempt.generation for attempt in self.attempts if attempt.generation), default=None
-        )
+        return max((each.generation for each in self.attempts if each.generation), default=None)
 
     @property
     def seen(self) -> dict[int, int]:
         """The items that the latest published attempt read, by id and weight."""
-        published = [attempt for attempt in self.attempts if attempt.generation is not None]
-        return (published[-1].read or {}) if published else {}
-
-    def contains(self, item_id: int) -> bool:
-        """Return whether an id belongs to the batch."""
-        return item_id in self.planned
+        published = (attempt for attempt in reversed(self.attempts) if attempt.generation)
+        return next((attempt.read or {} for attempt in published), {})
 
     def is_within(self, window: IdRange) -> bool:
         """Return whether the whole batch is within a window."""
@@ -159,10 +153,6 @@ class Job:
     covered: list[tuple[int, int]] = field(default_factory=list)
     parent: "Job | None" = None
 
-    def accepts(self, row: Row) -> bool:
-        """Return whether a row passes the filter."""
-        return self.kind is None or row.kind == self.kind
-
     def gaps(self, window: IdRange) -> Iterator[IdRange]:
         """Yield the unplanned ranges of a window in order."""
         next_id = window.first_id
@@ -212,9 +202,7 @@ class Model:
     @property
     def attempts(self) -> list[ModelAttempt]:
         """All attempts, by batch."""
-        return [
-            attempt for model_batch in self.batches.values() for attempt in model_batch.attempts
-        ]
+        return [attempt for each in self.batches.values() for attempt in each.attempts]
 
     @property
     def running(self) -> list[ModelAttempt]:
@@ -228,12 +216,12 @@ class Model:
     def matching(self, job: Job, ids: IdRange = ALL_IDS) -> list[Row]:
         """Return the committed rows of a range that a job accepts, in order."""
         rows = self.registered if job.is_stream else self.rows
-        matches = (row for row in rows.values() if row.id in ids and job.accepts(row))
+        matches = (row for row in rows.values() if row.id in ids and job.kind in {None, row.kind})
         return sorted(matches, key=lambda row: row.id)
 
     def items(self, model_batch: ModelBatch) -> list[Row]:
         """Return the committed rows of a batch, in order."""
-        return [row for row in self.matching(model_batch.job) if model_batch.contains(row.id)]
+        return [row for row in self.matching(model_batch.job) if row.id in model_batch.planned]
 
     def planned(self, job: Job, batch: Batch) -> frozenset[int]:
         """Return the ids that a batch would be planned with now."""
@@ -243,24 +231,16 @@ class Model:
 
     def live(self, job: Job) -> list[ModelBatch]:
         """Return the unsplit batches of a job and of its late arrivals, oldest first."""
-        return sorted(
-            (
-                model_batch
-                for model_batch in self.batches.values()
-                if job in {model_batch.job, model_batch.job.parent}
-                and model_batch.state is not BatchState.SUPERSEDED
-            ),
-            key=lambda model_batch: model_batch.batch.id,
-        )
+        own = (each for each in self.batches.values() if job in {each.job, each.job.parent})
+        live = (each for each in own if each.state is not BatchState.SUPERSEDED)
+        return sorted(live, key=lambda each: each.batch.id)
 
     def first(self, job: Job, window: IdRange, *states: BatchState) -> ModelBatch | None:
         """Return the oldest batch within a window in one of the states."""
-        matches = (
-            model_batch
-            for model_batch in self.live(job)
-            if model_batch.state in states and model_batch.is_within(window)
+        live = self.live(job)
+        return next(
+            (each for each in live if each.state in states and each.is_within(window)), None
         )
-        return next(matches, None)
 
     def sweep(self, job: Job) -> None:
         """Close the attempts of lost workers."""
@@ -282,27 +262,20 @@ class Model:
 
     def expected_audit(self, job: Job) -> ExpectedAudit:
         """Compare the rows that a job's published batches read with the current rows."""
-        own = [
-            model_batch
-            for model_batch in self.live(job)
-            if model_batch.job is job and model_batch.batch.item_ids is None
-        ]
-        published = [
-            model_batch for model_batch in own if model_batch.state is BatchState.PUBLISHED
+        live = self.live(job)
+        own = [each for each in live if each.job is job and each.batch.item_ids is None]
+        published = [each for each in own if each.state is BatchState.PUBLISHED]
+        # Dead and cancelled ones are published only on request, and then with the planned rows.
+        unread = [each for each in own if each.state in {BatchState.DEAD, BatchState.CANCELLED}]
+        compared: list[tuple[ModelBatch, Set[int]]] = [
+            *((each, each.seen.keys()) for each in published),
+            *((each, each.planned) for each in unread),
         ]
         surplus = {
             row.id
-            for model_batch in published
-            for row in self.matching(job, model_batch.batch.id_range)
-            if row.id not in model_batch.seen
-        }
-        # These are published only on request, and then with the planned rows.
-        surplus |= {
-            row.id
-            for model_batch in own
-            if model_batch.state in {BatchState.DEAD, BatchState.CANCELLED}
-            for row in self.matching(job, model_batch.batch.id_range)
-            if row.id not in model_batch.planned
+            for each, known_ids in compared
+            for row in self.matching(job, each.batch.id_range)
+            if row.id not in known_ids
         }
         rows = self.registered if job.is_stream else self.rows
         missing = sum(
@@ -325,22 +298,10 @@ class Model:
         return [
             model_batch
             for model_batch in self.live(job)
-            if model_batch.contains(row.id)
+            if row.id in model_batch.planned
             and (model_batch.state is not BatchState.PUBLISHED or row.id in model_batch.seen)
         ]
 
-    def will_be_late(self, job: Job, row: Row) -> bool:
-        """Return whether a row was inserted into the range of a batch that is not published yet."""
-        return any(
-            model_batch.state not in {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED}
-            and model_batch.batch.item_ids is None
-            and row.id in model_batch.batch.id_range
-            and not model_batch.contains(row.id)
-            for model_batch in self.live(job)
-        )
-
     def _listed_late(self, job: Job) -> set[int]:
-        late = (
-            model_batch for model_batch in self.batches.values() if model_batch.job.parent is job
-        )
-        return {item_id for model_batch in late for item_id in model_batch.batch.item_ids or ()}
+        late = (each for each in self.batches.values() if each.job.parent is job)
+        return {item_id for each in late for item_id in each.batch.item_ids or ()}

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import psycopg
-import sqlalchemy as sa
 
 from batch_pipeline.inventory.acquire import AcquireRequest, _key
 from batch_pipeline.inventory.database import Database, open_database
@@ -19,13 +19,13 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     StoredCandidates,
 )
 from batch_pipeline.model.batch import Attempt, Batch, IdRange
-from batch_pipeline.model.filter import Condition, Filter, Operator
+from batch_pipeline.model.filter import Condition, Operator
 from batch_pipeline.model.item import ItemIdSet
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.inventory.audit_fixture import acquire_request
 from batch_pipeline_tests.inventory.machine_model import ALL_IDS, Job, Row
-from batch_pipeline_tests.inventory.meta_tables.user_tables import choose_watermark
+from batch_pipeline_tests.inventory.meta_tables.user_tables import choose_watermark, meta_engine
 from batch_pipeline_tests.inventory.test_acquire import ClientSideSource
 from batch_pipeline_tests.seeds import query
 
@@ -41,6 +41,7 @@ TRUNCATE batch_pipeline.job, batch_pipeline.item, batch_pipeline.ceiling_candida
 RESTART IDENTITY CASCADE
 """
 STREAM = "orders"
+SINGLE = Limits(max_weight=1, max_count=1)
 _INSERT = "INSERT INTO public.files (item, weight, kind) VALUES ('file', %s, %s) RETURNING id"
 _INSERT_EXPLICIT_ID = (
     "INSERT INTO public.files (id, item, weight, kind) VALUES (%s, 'file', %s, %s)"
@@ -116,16 +117,10 @@ class Worker:
         eventually(lambda: not query(self.database, _IS_LOCKED, key=key))
         self.database.engine.dispose()
 
-    def terms(self, job: Job) -> JobTerms:
-        """Return the terms that a program passes to acquire from a job."""
-        table = self.tables[job.kind]
-        return JobTerms(
-            name=job.name,
-            meta_table=table.canonical_name,
-            where=table.where,
-            max_attempts=job.max_attempts,
-            bisect=job.bisect,
-        )
+    def request(self, job: Job, limits: Limits, window: IdRange) -> AcquireRequest:
+        """Return the request for the next batch of a job."""
+        terms = {"max_attempts": job.max_attempts, "bisect": job.bisect}
+        return acquire_request(self.tables[job.kind], job.name, limits, window, **terms)
 
     def table(self, job: Job) -> ReflectedMetaTable:
         """Return the table that a job reads."""
@@ -135,7 +130,8 @@ class Worker:
 
     def known_job_id(self, job: Job) -> int | None:
         """Return the id of the job if this worker has used it with these terms."""
-        return self.database.acquisitions._job_ids.get(_key(self.terms(job)))
+        terms = self.request(job, SINGLE, ALL_IDS).terms
+        return self.database.acquisitions._job_ids.get(_key(terms))
 
     def sweep_next(self, job: Job, *, wanted: bool) -> bool:
         """Set whether the next acquire sweeps dead attempts; return whether it will."""
@@ -145,16 +141,11 @@ class Worker:
         return not swept
 
     def acquire(
-        self, job: Job, limits: Limits, window: IdRange | None, *, server_side: bool
+        self, job: Job, limits: Limits, window: IdRange, *, server_side: bool
     ) -> Attempt | None:
         """Acquire in the server or from the client."""
-        config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
-        if window is not None:
-            config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
-        request = AcquireRequest(
-            terms=self.terms(job), limits=limits, config=config, window=window or ALL_IDS
-        )
-        return self.database.acquisitions.acquire(request, self.sources[job.kind, server_side])
+        source = self.sources[job.kind, server_side]
+        return self.database.acquisitions.acquire(self.request(job, limits, window), source)
 
     def read(self, job: Job, batch: Batch) -> dict[int, int]:
         """Return the items of a batch by id and weight."""
@@ -175,23 +166,22 @@ def insert_explicit_id(url: str, row: Row) -> None:
         connection.execute(_INSERT_EXPLICIT_ID, (row.id, row.weight, row.kind))
 
 
-def stored(database: Database, where: str, **values: object) -> list[tuple[str, Batch]]:
-    """Read batches with the names of their jobs, in id order."""
-    rows = query(database, f"{_STORED} WHERE {where} ORDER BY b.first_id, b.id", **values)
-    return [(name, _batch(name, *facts)) for name, *facts in rows]
-
-
-def _batch(job: str, *facts: Any) -> Batch:
-    batch_id, first_id, last_id, weight, count, oversized, item_ids = facts
-    return Batch(
-        id=batch_id,
-        job=job,
-        id_range=IdRange(first_id=first_id, last_id=last_id),
-        weight=weight,
-        count=count,
-        oversized=oversized,
-        item_ids=None if item_ids is None else tuple(item_ids),
-    )
+def stored(database: Database, where: str, **values: object) -> list[Batch]:
+    """Read batches in id order."""
+    return [
+        Batch(
+            id=batch_id,
+            job=job,
+            id_range=IdRange(first_id=first_id, last_id=last_id),
+            weight=weight,
+            count=count,
+            oversized=oversized,
+            item_ids=None if item_ids is None else tuple(item_ids),
+        )
+        for job, batch_id, first_id, last_id, weight, count, oversized, item_ids in query(
+            database, f"{_STORED} WHERE {where} ORDER BY b.first_id, b.id", **values
+        )
+    ]
 
 
 @contextmanager
@@ -201,14 +191,7 @@ def meta_tables(url: str) -> Iterator[dict[int | None, ReflectedMetaTable]]:
     logging.getLogger("batch_pipeline").setLevel(logging.ERROR)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(CREATE)
-    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    wheres: dict[int | None, Filter | None] = {
-        None: None,
-        1: Condition("kind", Operator.EQUAL, 1),
-    }
-    yield {
-        kind: ReflectedMetaTable.open(engine, "public.files", _COLUMNS, where)
-        for kind, where in wheres.items()
-    }
-    engine.dispose()
+    with meta_engine(url) as engine:
+        open_table = partial(ReflectedMetaTable.open, engine, "public.files", _COLUMNS)
+        yield {None: open_table(None), 1: open_table(Condition("kind", Operator.EQUAL, 1))}
     logging.getLogger("batch_pipeline").setLevel(logging.NOTSET)

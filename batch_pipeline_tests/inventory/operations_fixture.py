@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
-from batch_pipeline.inventory.meta_tables.sources import read_items
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import MAX_ID, Attempt, AttemptStatus, Batch, IdRange
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
@@ -27,6 +26,7 @@ from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, found_file, item_report, limits, stream
+from batch_pipeline_tests.inventory.audit_fixture import succeed
 from batch_pipeline_tests.inventory.test_acquire import (
     ALL,
     CREATE,
@@ -139,10 +139,8 @@ class InventoryFixture:
         return self.database.attempts.publish(attempt, what, stream())
 
     def succeed(self, attempt: Attempt) -> int:
-        """Publish an attempt of the user's table."""
-        items = read_items(self.database.engine, self.files_job.source.table, attempt.batch)
-        seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
-        return self.database.attempts.succeed(attempt, logging=None, seen=seen)
+        """Publish an attempt of the user's table and return its generation."""
+        return succeed(self.database, self.files_job.source.table, attempt)[0]
 
     def finish(self) -> None:
         """Do all remaining work; check that each job published each item exactly once."""
@@ -255,14 +253,9 @@ def _acquiring_halves(inventory: InventoryFixture) -> Call:
     return partial(inventory.acquire, max_attempts=1, bisect=True)
 
 
-def _succeeding(inventory: InventoryFixture) -> Call:
-    return partial(inventory.succeed, inventory.acquire_new())
-
-
 def _failing(inventory: InventoryFixture) -> Call:
-    return partial(
-        inventory.database.attempts.fail, inventory.acquire_new(), "no", AttemptStatus.FAILED
-    )
+    fail = inventory.database.attempts.fail
+    return partial(fail, inventory.acquire_new(), "no", AttemptStatus.FAILED)
 
 
 def _closing_dead(inventory: InventoryFixture) -> Call:
@@ -314,19 +307,11 @@ def _bisecting(inventory: InventoryFixture) -> Call:
     return call
 
 
-def _backfilling(inventory: InventoryFixture) -> Call:
-    return _backfill(inventory, Selection(ids=IdRange(first_id=1, last_id=2)))
-
-
-def _backfilling_list(inventory: InventoryFixture) -> Call:
-    return _backfill(inventory, Selection(item_ids=(1, 2)))
-
-
-def _backfill(inventory: InventoryFixture, selection: Selection) -> Call:
+def _backfilling(inventory: InventoryFixture, **selection: Any) -> Call:
     if not inventory.database.batches.statuses("orders"):
         inventory.plan_batch()
     name = f"backfill-{len(inventory.database.jobs.jobs())}"
-    request = Backfill.of_stream("orders", name, selection, limits(max_count=1))
+    request = Backfill.of_stream("orders", name, Selection(**selection), limits(max_count=1))
     return partial(
         inventory.database.backfills.plan, request, inventory.database.meta_table("orders")
     )
@@ -378,7 +363,7 @@ OPERATIONS: dict[str, Callable[[InventoryFixture], Call]] = {
     "acquire client-side": _acquiring_client_side,
     "acquire again": _acquiring_again,
     "acquire halves": _acquiring_halves,
-    "succeed": _succeeding,
+    "succeed": lambda inventory: partial(inventory.succeed, inventory.acquire_new()),
     "fail": _failing,
     "close dead attempts": _closing_dead,
     "pause": _pausing,
@@ -387,8 +372,8 @@ OPERATIONS: dict[str, Callable[[InventoryFixture], Call]] = {
     "cancel a batch": _cancelling_batch,
     "retry": _retrying,
     "bisect": _bisecting,
-    "plan a backfill": _backfilling,
-    "plan a backfill of a list": _backfilling_list,
+    "plan a backfill": partial(_backfilling, ids=IdRange(first_id=1, last_id=2)),
+    "plan a backfill of a list": partial(_backfilling, item_ids=(1, 2)),
     "audit": _auditing,
     "claim a load": _claiming_load,
     "record a load": _recording_load,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
@@ -26,9 +24,9 @@ from batch_pipeline.model.batch import MAX_ID, MIN_ID, Attempt, AttemptStatus, I
 from batch_pipeline.model.errors import DatabaseUnreachableError, FencedError, JobChangedError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits, cut
-from batch_pipeline_tests.concurrency import eventually, python, run_python, together
+from batch_pipeline_tests.concurrency import eventually, next_line, python, run_python, together
+from batch_pipeline_tests.inventory.audit_fixture import acquire_request
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     choose_watermark,
@@ -45,6 +43,7 @@ from batch_pipeline.inventory.database import open_database
 database = open_database(sys.argv[1], migrated=None)
 engine = sa.create_engine(database.engine.url)
 files_job = FilesJob(database, engine, server_side=sys.argv[2] == "server")
+print("started")
 for _ in range(int(sys.argv[3])):
     attempt = files_job.acquire(weight_limit(30))
     if attempt is None:
@@ -76,6 +75,11 @@ class FilesJob:
     server_side: bool = True
     source: MetaSource = field(init=False)
 
+    @property
+    def side(self) -> str:
+        """Where batches are cut."""
+        return "server" if self.server_side else "client"
+
     def __post_init__(self) -> None:
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(self.engine, "public.files", columns)
@@ -93,12 +97,7 @@ class FilesJob:
         self, limits: Limits = ALL, job: str = "job", window: IdRange = ALL_IDS, **terms: Any
     ) -> Attempt | None:
         """Acquire the next batch of a job."""
-        request = AcquireRequest(
-            terms=JobTerms(name=job, meta_table=self.source.name, **terms),
-            limits=limits,
-            config={"batch_weight": limits.max_weight, "batch_count": limits.max_count},
-            window=window,
-        )
+        request = acquire_request(self.source.table, job, limits, window, **terms)
         return self.database.acquisitions.acquire(request, self.source)
 
     def ranges(self, limits: Limits = ALL, **options: Any) -> list[str]:
@@ -141,7 +140,7 @@ def files_job(
     ),
 )
 @settings(
-    max_examples=60,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -222,9 +221,9 @@ def test_failed_batch_is_retried_after_new_batches(files_job: FilesJob) -> None:
 def test_batch_of_dead_worker_is_acquired_first(files_job: FilesJob, database_url: str) -> None:
     """The killed worker's attempt is fenced."""
     files_job.add(dict.fromkeys(range(1, 11), 10))
-    side = "server" if files_job.server_side else "client"
     dying = "acquire.after_commit=kill"
-    assert run_python(WORKER, database_url, side, "9", failpoints=dying) == -signal.SIGKILL
+    killed = run_python(WORKER, database_url, files_job.side, "9", failpoints=dying)
+    assert killed == -signal.SIGKILL
     first_attempt = "SELECT token, batch_id FROM batch_pipeline.attempt WHERE number = 1"
     [(token, batch_id)] = query(files_job.database, first_attempt)
     again = files_job.acquire(weight_limit(30))
@@ -237,67 +236,61 @@ def test_batch_of_dead_worker_is_acquired_first(files_job: FilesJob, database_ur
 
 
 @pytest.mark.guarantee("G1", "G2")
+@pytest.mark.parametrize(
+    "files_job", ["server", pytest.param("client", marks=pytest.mark.long)], indirect=True
+)
 def test_acquire_by_eight_workers_has_no_overlap_or_gap(
     files_job: FilesJob, database_url: str
 ) -> None:
-    """Two processes and six threads share 600 ids in batches of three."""
-    files_job.add(dict.fromkeys(range(1, 601), 10))
-    side = "server" if files_job.server_side else "client"
-    with (
-        python(WORKER, database_url, side, "999") as process,
-        python(WORKER, database_url, side, "999"),
-    ):
-        results = together(*[partial(files_job.ranges, weight_limit(30))] * 6)
+    """A process and seven threads share 300 ids in batches of three."""
+    files_job.add(dict.fromkeys(range(1, 301), 10))
+    with python(WORKER, database_url, files_job.side, "999") as process:
+        assert next_line(process) == "started"
+        results = together(*[partial(files_job.ranges, weight_limit(30))] * 7)
         assert not [error for error in results if isinstance(error, Exception)]
-        assert process.stdout is not None
-        process.stdout.readline()
-    files_job.ranges(weight_limit(30))
-    published = query(files_job.database, PUBLISHED)
-    assert published == [(uid,) for uid in range(1, 601)]
-    statement = "SELECT first_id, last_id FROM batch_pipeline.batch ORDER BY first_id"
-    ranges = query(files_job.database, statement)
-    assert all(right[0] == left[1] + 1 for left, right in pairwise(ranges))
+        assert next_line(process) == "done"
+    assert query(files_job.database, PUBLISHED) == [(uid,) for uid in range(1, 301)]
     check_invariants(files_job.database)
 
 
-def test_server_side_acquire_sends_one_statement(files_job: FilesJob) -> None:
+@pytest.fixture
+def used_job(files_job: FilesJob) -> FilesJob:
+    """The job with nine rows, of which two batches were acquired."""
     files_job.add(dict.fromkeys(range(1, 10), 10))
-    for _ in range(2):  # the first two look up the job and the table
+    for _ in range(2):  # these look up the job and the table
         files_job.acquire(weight_limit(20))
+    return files_job
+
+
+def test_server_side_acquire_sends_one_statement(used_job: FilesJob) -> None:
     sent: list[str] = []
-    engine = files_job.database.acquisitions._server_side._engine
+    engine = used_job.database.acquisitions._server_side._engine
     sa.event.listen(engine, "before_cursor_execute", lambda *event: sent.append(event[2]))
-    attempt = files_job.acquire(weight_limit(20))
+    attempt = used_job.acquire(weight_limit(20))
     assert attempt is not None
     assert str(attempt.batch.id_range) == "5..6"
     calls = [statement for statement in sent if "FROM pg_temp.batch_pipeline_acquire" in statement]
-    assert (len(sent), len(calls)) == ((1, 1) if files_job.server_side else (0, 0))
+    assert (len(sent), len(calls)) == ((1, 1) if used_job.server_side else (0, 0))
 
 
 def test_attempt_interrupted_after_its_commit_expires(
-    files_job: FilesJob, monkeypatch: pytest.MonkeyPatch
+    used_job: FilesJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files_job.add(dict.fromkeys(range(1, 10), 10))
-    for _ in range(2):  # the first two look up the job and the table
-        files_job.acquire(weight_limit(20))
     monkeypatch.setenv(VARIABLE, "acquire.after_commit=raise")
     with pytest.raises(RuntimeError, match="failpoint"):
-        files_job.acquire(weight_limit(20))
-    assert query(files_job.database, ARE_EXPIRED) == [(False,), (False,), (True,)]
+        used_job.acquire(weight_limit(20))
+    assert query(used_job.database, ARE_EXPIRED) == [(False,), (False,), (True,)]
 
 
 @pytest.mark.parametrize("files_job", ["server"], indirect=True)
-def test_attempt_committed_after_its_connection_was_lost_expires(files_job: FilesJob) -> None:
+def test_attempt_committed_after_its_connection_was_lost_expires(used_job: FilesJob) -> None:
     """The server continues the statement, which waits for a lock."""
-    files_job.add(dict.fromkeys(range(1, 10), 10))
-    for _ in range(2):  # the first two look up the job and the table
-        files_job.acquire(weight_limit(20))
-    database, connections = files_job.database, []
+    database, connections = used_job.database, []
     engine = database.acquisitions._server_side._engine
     sa.event.listen(engine, "before_cursor_execute", lambda *event: connections.append(event[0]))
     with ThreadPoolExecutor(1) as pool, database.engine.begin() as other_session:
         other_session.execute(sa.text("LOCK batch_pipeline.batch IN EXCLUSIVE MODE"))
-        acquired = pool.submit(files_job.acquire, weight_limit(20))
+        acquired = pool.submit(used_job.acquire, weight_limit(20))
         eventually(lambda: has_lock_waiters(database))
         raw: Any = connections[0].connection.dbapi_connection
         with socket.socket(fileno=os.dup(raw.fileno())) as own_end:
@@ -310,29 +303,26 @@ def test_attempt_committed_after_its_connection_was_lost_expires(files_job: File
 
 
 @pytest.mark.parametrize("files_job", ["server"], indirect=True)
-def test_interrupted_thread_that_waits_for_another_one_gets_no_batch(files_job: FilesJob) -> None:
-    files_job.add(dict.fromkeys(range(1, 10), 10))
-    for _ in range(2):  # the first two look up the job and the table
-        files_job.acquire(weight_limit(20))
-    waiting = files_job.database.acquisitions._server_side._waiting
+def test_interrupted_thread_that_waits_for_another_one_gets_no_batch(used_job: FilesJob) -> None:
+    waiting = used_job.database.acquisitions._server_side._waiting
     acquired: list[Attempt | None] = []
 
     def acquire_twice() -> None:
-        acquired.extend(files_job.acquire(weight_limit(20)) for _ in range(2))
+        acquired.extend(used_job.acquire(weight_limit(20)) for _ in range(2))
 
     def interrupt() -> None:
         eventually(lambda: len(waiting) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     threads = [threading.Thread(target=target) for target in (acquire_twice, interrupt)]
-    with files_job.database.engine.begin() as other_session:
+    with used_job.database.engine.begin() as other_session:
         other_session.execute(sa.text("LOCK batch_pipeline.batch IN EXCLUSIVE MODE"))
         threads[0].start()
-        eventually(lambda: has_lock_waiters(files_job.database))
+        eventually(lambda: has_lock_waiters(used_job.database))
         threads[1].start()
         with pytest.raises(KeyboardInterrupt):
-            files_job.acquire(weight_limit(20))
+            used_job.acquire(weight_limit(20))
     for thread in threads:
         thread.join()
     assert [str(one and one.batch.id_range) for one in acquired] == ["5..6", "7..8"]
-    assert query(files_job.database, ARE_EXPIRED) == [(False,)] * 4
+    assert query(used_job.database, ARE_EXPIRED) == [(False,)] * 4

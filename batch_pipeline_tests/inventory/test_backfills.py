@@ -75,20 +75,14 @@ def batches(database: Database, name: str = "2023") -> list[Batch]:
     return [status.batch for status in database.backfills.statuses(name, table.name)]
 
 
-def ranges(database: Database, name: str = "2023") -> list[str]:
-    """Return the id ranges of a backfill's batches."""
-    return [str(batch.id_range) for batch in batches(database, name)]
+def ranges(database: Database) -> list[str]:
+    """Return the id ranges of the backfill's batches."""
+    return [str(batch.id_range) for batch in batches(database)]
 
 
 def item_lists(database: Database, name: str = "2023") -> list[tuple[int, ...] | None]:
     """Return the item lists of a backfill's batches."""
     return [batch.item_ids for batch in batches(database, name)]
-
-
-def set_registered_at(database: Database, item_id: int, moment: datetime) -> None:
-    """Change the registration time of an item."""
-    change = "UPDATE batch_pipeline.item SET registered_at = :moment WHERE id = :id"
-    execute(database, change, moment=moment, id=item_id)
 
 
 def set_duration(database: Database, batch: Batch, seconds: int) -> None:
@@ -120,9 +114,12 @@ def test_backfill_of_window_covers_exactly_the_window(database: Database) -> Non
 
 
 def test_backfill_beyond_watermark_continues_later(database: Database) -> None:
-    """The next call plans only the new items."""
+    """The next call plans only the new items. Without items there is no job."""
     table = orders(database, 25)
     backfill = request(ids=window(20, 40))
+    before = row_counts(database)
+    assert database.backfills.plan(request(ids=window(50, 60)), table) == Planned()
+    assert row_counts(database) == before
     assert database.backfills.plan(backfill, table).ids == window(20, 25)
     register(database, 30, first=26)
     assert database.backfills.plan(backfill, table).ids == window(26, 40)
@@ -131,25 +128,14 @@ def test_backfill_beyond_watermark_continues_later(database: Database) -> None:
     check_invariants(database)
 
 
-def test_backfill_without_items_creates_no_job(database: Database) -> None:
-    """The name stays available."""
-    table = orders(database, 5)
-    before = row_counts(database)
-    assert database.backfills.plan(request(ids=window(50, 60)), table) == Planned()
-    assert row_counts(database) == before
-    assert database.backfills.plan(request(ids=window(1, 5)), table).items == 5
-
-
 def test_backfill_of_unplanned_stream_creates_its_job(database: Database) -> None:
     """The incremental job is the parent."""
     register(database, 5)
     database.backfills.plan(request(), orders(database))
     assert [str(batch.id_range) for batch in plan(database, limits())] == ["1..5"]
-    assert query(
-        database,
-        "SELECT job.name, job.kind, parent.name FROM batch_pipeline.job "
-        "LEFT JOIN batch_pipeline.job parent ON parent.id = job.parent_id ORDER BY job.id",
-    ) == [("orders", "incremental", None), ("orders.2023", "backfill", "orders")]
+    [parent, backfill] = database.jobs.jobs()
+    assert (parent.job.name, backfill.job.name) == ("orders", "orders.2023")
+    assert (parent.parent, backfill.parent) == (None, "orders")
 
 
 def test_backfills_do_not_affect_incremental_job(database: Database) -> None:
@@ -164,10 +150,6 @@ def test_backfills_do_not_affect_incremental_job(database: Database) -> None:
     assert database.batches.statuses("orders") == before
     own = database.manifests.published_after("orders", {}, backfills=False)
     assert list(own) == manifests
-    sent = list(database.manifests.published_after("orders", {}))
-    assert sent[: len(manifests)] == manifests
-    later = [(manifest.batch.job, number) for number, manifest in sent[len(manifests) :]]
-    assert later == [(f"orders.{name}", n) for name in ("one", "two") for n in (1, 2)]
     assert unplanned(database, table) == (0, 0)
     register(database, 3, first=21)
     assert [str(batch.id_range) for batch in plan(database, limits())] == ["21..23"]
@@ -198,13 +180,14 @@ def test_planning_backfill_does_not_block_stream(database: Database, rival: Data
 def test_backfill_by_time_selects_half_open_interval(database: Database) -> None:
     """`since` is included, `until` is not. Batches are lists, because times do not follow ids."""
     table = orders(database, 10)
+    change = "UPDATE batch_pipeline.item SET registered_at = :moment WHERE id = :id"
     for item_id, hours in ((2, 0), (3, 1), (5, 2), (9, 3), (7, 4)):
-        set_registered_at(database, item_id, NOON + timedelta(hours=hours))
+        execute(database, change, moment=NOON + timedelta(hours=hours), id=item_id)
     backfill = request(since=NOON, until=NOON + timedelta(hours=4), bounds=limits(max_count=3))
     done = database.backfills.plan(backfill, table)
     assert done == Planned(batches=2, items=4, weight=40, ids=window(2, 9))
     assert item_lists(database) == [(2, 3, 5), (9,)]
-    set_registered_at(database, 7, NOON)
+    execute(database, change, moment=NOON, id=7)
     assert database.backfills.plan(backfill, table).items == 1
     assert item_lists(database) == [(2, 3, 5), (7,), (9,)]
     assert database.backfills.plan(backfill, table) == Planned()
@@ -294,34 +277,15 @@ def test_concurrent_backfills_are_planned_once(database: Database, rival: Databa
     check_invariants(database)
 
 
-@pytest.mark.long
-def test_backfill_of_100_000_batches_becomes_visible_at_once(
-    database: Database, rival: Database
-) -> None:
-    execute(
-        database,
-        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-        "SELECT 'orders', id, 'file:///landing/' || id, 10, now() "
-        "FROM generate_series(1, 100000) id",
-    )
-    visible_batches = []
-
-    def count_visible_batches(
-        _connection: object, _cursor: object, statement: str, *_rest: object
-    ) -> None:
-        if "INSERT INTO batch_pipeline.b" in statement:
-            visible_batches.append(query(rival, "SELECT count(*) FROM batch_pipeline.batch")[0][0])
-
-    sa.event.listen(database.engine, "after_cursor_execute", count_visible_batches)
-    done = database.backfills.plan(request(bounds=limits(max_count=1)), orders(database))
-    assert done.batches == 100_000
-    # Counted when all batches are written, and when all states and the bookmark are written.
-    assert visible_batches == [0, 0]
-    assert query(rival, "SELECT count(*) FROM batch_pipeline.batch_state") == [(100_000,)]
-
-
 def test_estimate_matches_plan_and_writes_nothing(database: Database) -> None:
-    table = orders(database, 60)
+    register(database, 60)
+    table = orders(database)
+    before = row_counts(database)
+    incremental = database.batches.estimate(table, limits(max_count=7))
+    assert (incremental.batches, incremental.items, incremental.weight) == (9, 60, 600)
+    assert (incremental.seconds, row_counts(database)) == (None, before)
+    assert len(plan(database, limits(max_count=7))) == 9
+    assert database.batches.estimate(table, limits()).batches == 0
     fail(database, database.batches.statuses("orders")[2].batch)
     for name, backfill in {
         "window": request(name="window", ids=window(7, 44)),
@@ -354,18 +318,6 @@ def test_estimate_uses_median_throughput(database: Database) -> None:
     assert (estimate.pace.job, estimate.pace.attempts) == ("orders", 3)
     assert estimate.pace.seconds_per_batch == 2
     assert estimate.seconds == pytest.approx(6)
-    assert database.batches.estimate(table, limits()).batches == 0
-
-
-def test_estimate_of_incremental_plan_matches_it(database: Database) -> None:
-    register(database, 13)
-    table = orders(database)
-    before = row_counts(database)
-    estimate = database.batches.estimate(table, limits(max_count=5))
-    assert (estimate.batches, estimate.items, estimate.weight) == (3, 13, 130)
-    assert estimate.seconds is None
-    assert row_counts(database) == before
-    assert len(plan(database, limits(max_count=5))) == 3
 
 
 def test_progress_counts_done_and_remaining_work(database: Database) -> None:
@@ -385,15 +337,10 @@ def test_progress_counts_done_and_remaining_work(database: Database) -> None:
     assert (progress.weight, progress.weight_done) == (400, 100)
     assert progress.remaining is not None
     assert progress.remaining.total_seconds() == pytest.approx(6)
-
-
-def test_progress_counts_halves_instead_of_split_batch(database: Database) -> None:
-    table = orders(database, 20)
-    database.backfills.plan(request(), table)
-    database.jobs.split("orders.2023", batches(database)[0].id, table.reflected())
-    progress = database.backfills.progress("orders.2023", table.name)
-    assert (progress.states, progress.items) == ({BatchState.PLANNED: 3}, 20)
-    assert ranges(database) == ["1..5", "6..10", "11..20"]
+    database.jobs.split("orders.2023", second.id, table.reflected())
+    halved = database.backfills.progress("orders.2023", table.name)
+    assert halved.states == {BatchState.PUBLISHED: 1, BatchState.PLANNED: 4}
+    assert halved.items == 40
 
 
 def test_encode_of_backfill_writes_separate_files(harness: EncodeHarness) -> None:
@@ -528,11 +475,7 @@ def test_backfill_by_invalid_time_column_is_rejected(
 
 
 def test_backfill_of_listed_items_uses_filter(feed: Feed) -> None:
-    """3,000 ids take a few reads; ids that the filter excludes are named."""
-    with feed.table.engine.begin() as connection:
-        rows = [{"id": uid, "size_in_bytes": 0} for uid in range(101, 3_001)]
-        connection.execute(sa.insert(feed.table.table), rows)
-    assert plan_history(feed, item_ids=tuple(range(3000, 0, -1))).items == 3000
+    """Ids that the filter excludes are named."""
     below = filtered(feed, Condition("id", Operator.LESS, 50))
     with pytest.raises(ConfigurationError, match="has no items 50, 51 "):
         plan_history(below, "below", item_ids=(49, 50, 51))
@@ -568,6 +511,6 @@ def test_estimate_uses_throughput_of_parent_only(feed: Feed) -> None:
     feed.succeed(feed.acquired(name="daily"))
     estimate = feed.database.backfills.estimate
     assert estimate(history(), feed.source).pace is None
-    of_parent = estimate(history(parent="daily"), feed.source)
-    assert of_parent.pace is not None
-    assert (of_parent.pace.job, of_parent.pace.attempts, of_parent.batches) == ("daily", 1, 10)
+    pace = estimate(history(parent="daily"), feed.source).pace
+    assert pace is not None
+    assert (pace.job, pace.attempts) == ("daily", 1)

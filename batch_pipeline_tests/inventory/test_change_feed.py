@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from batch_pipeline.inventory import change_feed
 from batch_pipeline.inventory.change_feed import Changes, Cursor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
@@ -71,6 +72,7 @@ def test_changes_of_younger_job_do_not_hide_those_of_older_job(database: Databas
 
 
 def test_due_batches_are_planned_or_interrupted(database: Database) -> None:
+    """None are due while the job is paused."""
     first, second, third, fourth, fifth = planned(database, 5)
     publish(database, first)
     for batch, status in ((second, AttemptStatus.ABANDONED), (third, AttemptStatus.FAILED)):
@@ -82,17 +84,15 @@ def test_due_batches_are_planned_or_interrupted(database: Database) -> None:
         (second, BatchState.INTERRUPTED, 1),
         (fifth, BatchState.PLANNED, 0),
     ]
-
-
-def test_paused_job_has_no_due_batches(database: Database) -> None:
-    planned(database)
     database.jobs.pause("orders", "disk full")
     assert list(database.change_feed.due("orders", [JobKind.INCREMENTAL])) == []
 
 
-def test_due_batches_span_pages_without_gaps(database: Database) -> None:
-    register(database, 1_005)
-    batches = plan(database, limits(max_count=1))
+def test_due_batches_span_pages_without_gaps(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_feed, "_PAGE", 2)
+    batches = planned(database, 5)
     due = database.change_feed.due("orders", [JobKind.INCREMENTAL])
     assert [status.batch for status in due] == batches
 

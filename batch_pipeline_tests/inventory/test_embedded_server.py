@@ -24,6 +24,8 @@ from batch_pipeline.inventory.embedded_server import private_socket_folder, subp
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.concurrency import is_running, next_line, python
 
+IS_ROOT = os.geteuid() == 0
+OTHER_USER_ID = 65534
 USE_SERVER = """
 import sys
 from pathlib import Path
@@ -39,9 +41,14 @@ PID_FILE = "{pid}\n{folder}\n1700000000\n5432\n{folder}\n\n  1234567        9876
 
 @pytest.fixture(scope="module")
 def initialized_data() -> Iterator[Path]:
-    """A data folder with spaces and quotes in its path, whose server has run and stopped."""
+    """A data folder with spaces and quotes in its path, whose server has run and stopped.
+
+    An earlier first start was killed, so there were leftovers.
+    """
     home = Path(tempfile.mkdtemp(prefix="bp it's-"))
     data = home / "postgres"
+    (home / "postgres.new").mkdir()
+    (home / "postgres.new" / "PG_VERSION").write_text("18\n")
     embedded_server.ensure_running(data)
     embedded_server.release(data)
     yield data
@@ -75,9 +82,8 @@ def _accepts_queries(url: str) -> bool:
 
 def _setting(url: str, name: str) -> str:
     with psycopg.connect(url) as connection:
-        row = connection.execute(f"SHOW {name}".encode()).fetchone()
-    assert row is not None
-    return str(row[0])
+        [value] = connection.execute(f"SHOW {name}".encode()).fetchone() or []
+    return str(value)
 
 
 def test_last_process_stops_shared_server(data: Path) -> None:
@@ -137,6 +143,12 @@ def test_ensure_running_twice_needs_one_release(data: Path) -> None:
     embedded_server.release(data)
     assert not is_running(postmaster)
     embedded_server.release(data)
+
+
+def test_first_start_leaves_home_private_and_removes_leftovers(data: Path) -> None:
+    """If root starts the server, the server's user may traverse the home."""
+    assert stat.S_IMODE(data.parent.stat().st_mode) == (0o710 if IS_ROOT else 0o700)
+    assert not (data.parent / "postgres.new").exists()
 
 
 @pytest.mark.parametrize("owner", ["a dead process", "this process", "empty file"])
@@ -200,11 +212,7 @@ def test_unsuitable_data_folder_is_rejected_unchanged(
     assert content.read_text() == text
 
 
-IS_ROOT = os.geteuid() == 0
-OTHER_USER_ID = 65534
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def url() -> Iterator[str]:
     """URL of a server whose data folder's path is too long for a socket, started with umask 0."""
     home = Path(tempfile.mkdtemp(prefix="bp-"))
@@ -228,31 +236,6 @@ def test_socket_folder_is_private(url: str) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     if IS_ROOT:  # only root can switch to another user
         assert not _connects_as_other_user(path)
-
-
-def test_interrupted_initialization_is_restarted() -> None:
-    """Leftovers of a killed first start are not used as a data folder."""
-    home = Path(tempfile.mkdtemp(prefix="bp-"))
-    data = home / "postgres"
-    left = home / "postgres.new"
-    left.mkdir()
-    (left / "PG_VERSION").write_text("18\n")
-    assert _accepts_queries(embedded_server.ensure_running(data))
-    embedded_server.release(data)
-    assert not left.exists()
-    shutil.rmtree(home)
-
-
-def test_home_folder_stays_private(tmp_path: Path) -> None:
-    """If root starts the server, the server's user may traverse the folder."""
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    data = home / "postgres"
-    try:
-        assert _accepts_queries(embedded_server.ensure_running(data))
-    finally:
-        embedded_server.release(data)
-    assert stat.S_IMODE(home.stat().st_mode) == (0o710 if IS_ROOT else 0o700)
 
 
 def test_socket_folder_of_other_user_is_not_used(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.migrate import REVISION
 from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.logins import (
@@ -66,10 +67,13 @@ def _open_as_admin(url: str) -> closing[Database]:
     return closing(open_database(url, migrated=None))
 
 
-def _migrated(url: str) -> str:
-    with _open_as_admin(url) as database:
+def _migrated_by(url: str, login: str, rights: str = "") -> str:
+    """Create a login that owns the database and migrates it; return its URL."""
+    create_login(url, login, rights=rights)
+    run(url, f"ALTER DATABASE {database_name(url)} OWNER TO {login}")
+    with _open_as_admin(url_for_login(url, login)) as database:
         database.migrate()
-    return url
+    return url_for_login(url, login)
 
 
 def test_roles_file_revokes_other_privileges(database_url: str, prefix: str) -> None:
@@ -117,23 +121,8 @@ def test_documented_commands_grant_the_same(
     assert other == ROLES_FILE.read_text().replace("bp_", "orders_")
 
 
-def test_roles_file_with_two_prefixes_serves_two_inventories(
-    database_url: str, empty_database_url: str, prefix: str
-) -> None:
-    run_roles_file(database_url, f"{prefix}a_")
-    run_roles_file(_migrated(empty_database_url), f"{prefix}b_")
-    with _open_as_admin(database_url) as first, _open_as_admin(empty_database_url) as second:
-        assert query(first, OWNERS) == [(f"{prefix}a_owner",)]
-        assert query(second, OWNERS) == [(f"{prefix}b_owner",)]
-
-
 def test_roles_file_needs_createrole_but_no_superuser(empty_database_url: str, prefix: str) -> None:
-    create_login(empty_database_url, f"{prefix}dba", rights="CREATEROLE")
-    run(
-        empty_database_url,
-        f"ALTER DATABASE {database_name(empty_database_url)} OWNER TO {prefix}dba",
-    )
-    url = _migrated(url_for_login(empty_database_url, f"{prefix}dba"))
+    url = _migrated_by(empty_database_url, f"{prefix}dba", "CREATEROLE")
     for _ in range(2):
         run_roles_file(url, prefix)
         with _open_as_admin(url) as database:
@@ -145,10 +134,7 @@ def test_roles_file_without_createrole_changes_nothing(
     empty_database_url: str, prefix: str
 ) -> None:
     """An administrator can run the file afterwards."""
-    create_login(empty_database_url, f"{prefix}dev")
-    name = database_name(empty_database_url)
-    run(empty_database_url, f"ALTER DATABASE {name} OWNER TO {prefix}dev")
-    url = _migrated(url_for_login(empty_database_url, f"{prefix}dev"))
+    url = _migrated_by(empty_database_url, f"{prefix}dev")
     with _open_as_admin(url) as database:
         with pytest.raises(InsufficientPrivilege, match="create role"):
             run_roles_file(url, prefix)
@@ -180,9 +166,28 @@ def test_roles_file_before_migrate_creates_no_roles(empty_database_url: str, pre
         assert query(database, created, prefix=prefix) == []
 
 
-@pytest.mark.parametrize("options", [["--roles", "orders"], ["--roles", "orders", "--print"]])
-def test_removed_migrate_option_names_replacement(options: list[str]) -> None:
-    result = CliRunner().invoke(cli, ["migrate", *options])
+def test_reader_can_run_read_only_commands(
+    project: DefsHarness, database_url: str, prefix: str
+) -> None:
+    run_roles_file(database_url, prefix)
+    create_login(database_url, f"{prefix}rita", [f"{prefix}reader"])
+    publish(project.database, project.database.batches.statuses("orders")[0].batch)
+    variables = {"BATCH_PIPELINE_INVENTORY_CONN": url_for_login(database_url, f"{prefix}rita")}
+    for command in (
+        "status --json",
+        "jobs list orders",
+        "explain orders-1.csv",
+        "messages orders",
+        "verify orders",
+        "plan orders --dry-run",
+    ):
+        ended = CliRunner().invoke(cli, command.split(), env=variables)
+        assert "permission denied" not in ended.output, command
+        assert not isinstance(ended.exception, Exception), (command, ended.exception)
+
+
+def test_removed_migrate_option_names_replacement() -> None:
+    result = CliRunner().invoke(cli, ["migrate", "--roles", "orders", "--print"])
     assert result.exit_code == 2
     assert "was removed. After `batch-pipeline migrate`, let an administrator run" in result.output
     assert f"psql -v ON_ERROR_STOP=1 -f {ROLES_FILE} DATABASE" in result.output

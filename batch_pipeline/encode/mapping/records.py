@@ -55,10 +55,6 @@ DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticErr
 """Errors of decoding: not JSON, not Unicode, nested too deeply, or a number that is too long."""
 
 
-class UnmappableRecordError(Exception):
-    """A record cannot be mapped; the message is the reason in the quarantine."""
-
-
 def json_text(value: Any) -> bytes:
     """Return the value of an expression as compact JSON.
 
@@ -135,7 +131,7 @@ def map_json_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
     for index in range(len(lines)):
         try:
             mapped[index], count = _map_line(mapper, lines, index)
-        except UnmappableRecordError as error:
+        except BadRecordError as error:
             bad[index] = str(error)
         else:
             keys += count
@@ -193,7 +189,7 @@ def _map_line(mapper: "Mapper", lines: list[bytes], index: int) -> tuple[bytes |
     only selects properties, that of the removed ones.
 
     Raises:
-        UnmappableRecordError: The line is not an object, or cannot be mapped.
+        BadRecordError: The line is not an object, or cannot be mapped.
     """
     try:
         record: Record = decode_fields(lines[index])
@@ -201,15 +197,15 @@ def _map_line(mapper: "Mapper", lines: list[bytes], index: int) -> tuple[bytes |
         if mapper.selection is not None:
             mapper.selection.select(record)
     except msgspec.ValidationError as error:
-        raise UnmappableRecordError("is not a JSON object") from error
+        raise BadRecordError("is not a JSON object") from error
     except msgspec.DecodeError as error:
-        finite = _without_nonfinite(lines[index], mapper.on_nonfinite)
+        finite = replace_nonfinite(lines[index], mapper.on_nonfinite)
         if finite == lines[index]:
-            raise UnmappableRecordError(explain_malformed(finite, error)) from error
+            raise BadRecordError(explain_malformed(finite, error)) from error
         lines[index] = finite
         return _map_line(mapper, lines, index)
     except DECODE_ERRORS as error:
-        raise UnmappableRecordError(decode_error_reason(error)) from error
+        raise BadRecordError(decode_error_reason(error)) from error
     if mapper.only_selects:
         return encode_fields(record), count - len(record)
     return _map_record(mapper, lines[index], record), count
@@ -223,7 +219,7 @@ def _map_record(mapper: "Mapper", line: bytes, record: Record) -> bytes | None:
         try:
             values = {n: decode(text) if rules.reads(n) else text for n, text in record.items()}
         except DECODE_ERRORS as error:
-            raise UnmappableRecordError(decode_error_reason(error)) from error
+            raise BadRecordError(decode_error_reason(error)) from error
         mapped = _apply_rules(rules, record, values)
     if mapped is None:
         return None
@@ -232,13 +228,6 @@ def _map_record(mapper: "Mapper", line: bytes, record: Record) -> bytes | None:
     if flattening is not None:
         mapped = flattening.flattened(mapped, _names_left_whole(rules, record))
     return encode_fields({name: _as_raw(rules, name, value) for name, value in mapped.items()})
-
-
-def _without_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
-    try:
-        return replace_nonfinite(line, rule)
-    except BadRecordError as error:
-        raise UnmappableRecordError(str(error)) from error
 
 
 def _apply_rules(rules: "SingerMap", record: Record, values: Record) -> Record | None:
@@ -517,7 +506,7 @@ class _TableMapping:
                     if isinstance(value, msgspec.Raw) and bytes(value).startswith(b"{")
                 }
                 mapped = self._flatten_row(flattening, rows, record, mapped)
-        except UnmappableRecordError as error:
+        except BadRecordError as error:
             mapped, reason = None, str(error)
         if mapped is None:
             for row in rows:
@@ -531,13 +520,13 @@ class _TableMapping:
         texts = self._whole[rows[0]] if is_renamed else _names_left_whole(self._rules, record)
         try:
             flat = flattening.flattened(mapped, texts)
-        except UnmappableRecordError:
+        except BadRecordError:
             # Two properties get the same name, but a null cell is not a value that would be lost.
             mapped = {name: value for name, value in mapped.items() if not is_null(value)}
             flat = flattening.flattened(mapped, texts)
         for name in flat:
             if fault := name_fault(name):
-                raise UnmappableRecordError(f"flattening produces {name!r}: {fault}")
+                raise BadRecordError(f"flattening produces {name!r}: {fault}")
         return flat
 
     def _column(self, name: str, values: list[Any], source: ColumnCells | None) -> ColumnCells:
@@ -562,7 +551,7 @@ class _TableMapping:
             elif value is not None:
                 try:
                     texts[row] = bytes(_as_raw(self._rules, name, value))
-                except UnmappableRecordError as error:
+                except BadRecordError as error:
                     self._removed.setdefault(row, str(error))
         return _infer_column(texts)
 

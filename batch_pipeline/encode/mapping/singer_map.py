@@ -21,13 +21,13 @@ from singer_sdk.singerlib.json import serialize_json
 
 from batch_pipeline.encode.mapping.records import (
     DECODE_ERRORS,
-    UnmappableRecordError,
     decode,
     decode_error_reason,
     decode_fields,
     is_null,
     json_text,
 )
+from batch_pipeline.encode.validation.json_records import BadRecordError
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline.model.stream import Stream
@@ -386,18 +386,18 @@ class SingerMap:
         """Map the values of a record; return None if it is filtered out.
 
         Raises:
-            UnmappableRecordError: An expression fails on it.
+            BadRecordError: An expression fails on it.
         """
         try:
             return self._sdk.transform(values.copy() if self._mutates else values)
         except Exception as error:
-            raise UnmappableRecordError(self._failure(self._failed(values), error)) from error
+            raise BadRecordError(self._failure(self._failed(values), error)) from error
 
     def json_text(self, name: str, value: Any) -> bytes:
         """Return a value of a mapped record as JSON.
 
         Raises:
-            UnmappableRecordError: It has no JSON form.
+            BadRecordError: It has no JSON form.
         """
         try:
             return json_text(value)
@@ -405,7 +405,7 @@ class SingerMap:
             is_computed = self._rules.get(name) is not None
             subject = f'stream map of "{name}"'
             reason = self._failure(subject, error) if is_computed else decode_error_reason(error)
-            raise UnmappableRecordError(reason) from error
+            raise BadRecordError(reason) from error
 
     def is_unchanged(self, value: Any) -> bool:
         """Return whether no expression can have changed a value in place."""
@@ -496,7 +496,7 @@ class Flattening:
         property gets are not flattened either.
 
         Raises:
-            UnmappableRecordError: One of two properties with the same name would be lost, or a
+            BadRecordError: One of two properties with the same name would be lost, or a
                 value cannot be read.
         """
         objects: set[str] = set()
@@ -509,7 +509,7 @@ class Flattening:
                 flat = self._by_name(leaves, may_lose_empty=True)
             flat = {name: _text_of_nested(value) for name, value in flat.items()}
         except DECODE_ERRORS as error:
-            raise UnmappableRecordError(decode_error_reason(error)) from error
+            raise BadRecordError(decode_error_reason(error)) from error
         empty = [name for name in self.objects.intersection(flat) if is_null(flat[name])]
         return {name: value for name, value in flat.items() if name not in empty} if empty else flat
 
@@ -541,8 +541,8 @@ class Flattening:
             if name in flat and not (may_lose_empty and _is_empty(flat[name])):
                 # Names of properties inside of objects can be values, too.
                 if self._hides_values:
-                    raise UnmappableRecordError("cannot be flattened")
-                raise UnmappableRecordError(f"flattening produces two properties {name!r}")
+                    raise BadRecordError("cannot be flattened")
+                raise BadRecordError(f"flattening produces two properties {name!r}")
             flat[name] = value
         return flat
 

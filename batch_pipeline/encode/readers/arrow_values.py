@@ -25,6 +25,7 @@ from batch_pipeline.encode.arrow_types import (
     plain_type,
 )
 from batch_pipeline.encode.chunks import MalformedRecord, Table
+from batch_pipeline.encode.errors import too_many_columns
 from batch_pipeline.encode.json_values import NonfiniteError, json_text
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import Column, ColumnType, name_fault
@@ -259,8 +260,7 @@ def check_column_names(names: Collection[str], limits: ReadLimits) -> None:
         ArrowTypeUnknownError: the message says which and why.
     """
     if len(names) > limits.max_columns:
-        limit = f"`read_limits.max_columns` allows ({limits.max_columns})"
-        raise ArrowTypeUnknownError(f"has {len(names)} columns, more than {limit}")
+        raise ArrowTypeUnknownError(too_many_columns(len(names), limits.max_columns))
     if not names:
         raise ArrowTypeUnknownError("has no columns")
     seen: set[str] = set()

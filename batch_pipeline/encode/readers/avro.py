@@ -49,6 +49,7 @@ from batch_pipeline.encode.readers.arrow_values import (
     record_text,
     to_json_array,
 )
+from batch_pipeline.encode.readers.compression import EXPANSION_CHECKED_FROM_BYTES
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType
@@ -71,7 +72,6 @@ def _parse_record(**fields: Any) -> Any:
 _HEADER = _parse_record(meta={"type": "map", "values": "bytes"}, sync=_SYNC)
 _BLOCK = _parse_record(count="long", compressed="bytes", sync=_SYNC)
 _MAX_HEADER_BYTES = 64 * 2**20
-_EXPANSION_CHECKED_FROM_BYTES = 64 * 2**20
 _MAX_BLOCK_BYTES = 128 * 2**20  # a block is in memory as a whole
 
 
@@ -117,7 +117,7 @@ class AvroFile:
                 raise InvalidAvroError(reason)
             compressed_bytes += len(compressed)
             allowed = compressed_bytes * self._max_expansion
-            allowed = max(allowed, _EXPANSION_CHECKED_FROM_BYTES) - record_bytes
+            allowed = max(allowed, EXPANSION_CHECKED_FROM_BYTES) - record_bytes
             limit = min(allowed, max(_MAX_BLOCK_BYTES, len(compressed)))
             try:
                 records = self._decompress(compressed, limit)

@@ -27,6 +27,7 @@ from batch_pipeline.encode.errors import (
     TaskInputError,
     format_size_limit,
     os_error_reason,
+    too_many_columns,
 )
 from batch_pipeline.encode.readers.csv_parsers import (
     NEWLINE,
@@ -331,8 +332,7 @@ def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
     if b"\0" in record.raw:  # a damaged disk block, or a file of another kind
         return "contains a zero byte, so it is not text"
     if len(record.cells) > max_columns:
-        limit = "`read_limits.max_columns`"
-        return f"has {len(record.cells)} columns, more than {limit} allows ({max_columns})"
+        return too_many_columns(len(record.cells), max_columns)
     names: set[bytes] = set()
     for number, cell in enumerate(record.cells, start=1):
         if not cell:

@@ -105,7 +105,6 @@ class RecordBoundaryError(Exception):
 
     def __init__(self, reason: str, at: int) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.at = at
 
 
@@ -242,7 +241,7 @@ class JsonReader:
                 values = self._extract(text, spans)
             except RecordBoundaryError as error:
                 line = self._line_of(text, error.at)
-                raise self._source.bad_file(error.reason, line=line) from error
+                raise self._source.bad_file(str(error), line=line) from error
             if values:
                 yield self._chunk(text, spans, values)
             self._line += text.count(b"\n", 0, used)

@@ -190,7 +190,7 @@ class ParquetTable:
         fixed = sum(leaf.length for leaf in self._leaves if leaf.physical_type == _FIXED)
         row_bytes = metadata.total_byte_size // max(metadata.num_rows, 1)
         row_bytes = max(row_bytes, metadata.num_columns * _CELL_BYTES + fixed, 1)
-        size: int = min(max(_CHUNK_BYTES // row_bytes, 1), _MAX_ROWS)
+        size: int = min(max(_CHUNK_BYTES // row_bytes, 1), _MAX_ROWS, metadata.num_rows or 1)
         items = [metadata.column(leaf).num_values for leaf in self._lists]
         values = max(metadata.num_rows, *items, 1)
         if not self._texts or metadata.total_byte_size * values <= _MAX_REPEATED_BYTES:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, OPENING_BRACKETS, arrow_type_of
-from batch_pipeline.encode.errors import escape_unprintable
+from batch_pipeline.encode.errors import escape_unprintable, too_many_columns
 from batch_pipeline.encode.validation.type_inference import (
     MAX_EXACT_INTEGER,
     TYPED_TEXT_TYPES,
@@ -43,12 +43,12 @@ _NAN_TYPES = (ColumnType.NUMBER, ColumnType.UNKNOWN, ColumnType.INTEGER)
 _STRING_OR_NONFINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|NaN|-?Infinity')
 # Escapes of a quote, a colon and a blank, which encoding writes without an escape.
 _KEY_LIKE_ESCAPE = re.compile(rb"\\u00(?:2[02]|3[aA])")
-_SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
+SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
 _decode_raw_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class BadRecordError(Exception):
-    """A line that is not a valid record.
+    """A line that is not a valid record, or a record that cannot be mapped.
 
     The text is the reason. It is written to quarantine files, whose bytes must not change.
     """
@@ -108,8 +108,8 @@ def count_key_quotes(text: bytes) -> int:
     """
     data = np.frombuffer(text, np.uint8)
     count = 0
-    for start in range(0, len(data) - 1, _SLICE_BYTES):
-        part = data[start : start + _SLICE_BYTES + 1]
+    for start in range(0, len(data) - 1, SLICE_BYTES):
+        part = data[start : start + SLICE_BYTES + 1]
         following = part[1:]
         is_key_quote = (part[:-1] == ord('"')) & ((following == ord(":")) | (following <= ord(" ")))
         count += int(np.count_nonzero(is_key_quote))
@@ -477,20 +477,15 @@ class RecordValidator:
         return column is None or column.type in _NAN_TYPES
 
     def _check_names(self, fields: dict[str, bytes]) -> None:
-        known = self._profile.columns
-        new = [name for name in fields if name not in known]
-        for name in () if self._rescues else new:  # a rescued key is part of a text, not a column
-            if fault := name_fault(name):
+        known, limit = self._profile.columns, self._max_columns
+        # A rescued key is part of a text, not a column.
+        for name in () if self._rescues else fields:
+            if name not in known and (fault := name_fault(name)):
                 raise BadRecordError(f"has the key {quote_key(name)}: {fault}")
-        limit = self._max_columns
         if len(fields) > limit:
-            raise BadRecordError(
-                f"has {len(fields)} columns, more than `read_limits.max_columns` allows ({limit})"
-            )
-        if new and len(known) + len(new) > limit and not self._rescues:
-            raise BadRecordError(
-                f"has columns that would make more than `read_limits.max_columns` allows ({limit})"
-            )
+            raise BadRecordError(too_many_columns(len(fields), limit))
+        if not self._rescues and (reason := self._profile.refusal(fields, limit)):
+            raise BadRecordError(reason)
 
     def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:
         """Add a value to the profile, or return False if it must be rescued."""

@@ -48,6 +48,7 @@ from batch_pipeline.encode.chunks import (
 )
 from batch_pipeline.encode.validation.json_records import (
     OPTIONAL,
+    SLICE_BYTES,
     BadRecordError,
     RecordValidator,
     cached_decoder,
@@ -334,7 +335,6 @@ class JsonValidator:
 
 
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE, _BLANK = b'":,{} '
-_SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
 _WORD_BYTES = 8
 
 
@@ -398,8 +398,8 @@ def _find_quotes(data: Octets) -> tuple[Offsets, int]:
     """Return the offsets of all quotes, and the number of control characters."""
     quotes = []
     controls = 0
-    for start in range(0, len(data), _SLICE_BYTES):
-        part = data[start : start + _SLICE_BYTES]
+    for start in range(0, len(data), SLICE_BYTES):
+        part = data[start : start + SLICE_BYTES]
         quotes.append(np.flatnonzero(part == _QUOTE) + start)
         controls += int(np.count_nonzero(part < _BLANK))
     return np.concatenate(quotes), controls

@@ -9,6 +9,7 @@ has the same digits. How two types widen to a common one is decided by `model.sc
 import base64
 import binascii
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import assert_never
@@ -537,6 +538,14 @@ class SchemaProfile:
                     )
                 )
         return tuple(misfits)
+
+    def refusal(self, names: Iterable[str], max_columns: int) -> str | None:
+        """Return why columns with these names are refused: the new ones would be too many."""
+        new = set(names) - self.columns.keys()
+        if not new or len(self.columns) + len(new) <= max_columns:
+            return None
+        limit = "`read_limits.max_columns`"
+        return f"has columns that would make more than {limit} allows ({max_columns})"
 
     def accepts(self, seen: InferredType, *, text: bool) -> bool:
         """Return whether a stream that rescues may keep a value in its column.

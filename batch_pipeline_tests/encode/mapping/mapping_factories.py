@@ -19,8 +19,8 @@ def mapping(select: tuple[str, ...] = ("*",), **rules: Any) -> RecordMapping:
 
 
 def mapper(record_mapping: RecordMapping, **overrides: Any) -> Mapper:
-    """Return the mapper of a stream `orders` without keys."""
-    made = Mapper.of(stream(mapping=record_mapping, key_properties=(), **overrides))
+    """Return the mapper of a stream `orders`, by default without keys."""
+    made = Mapper.of(stream(**{"mapping": record_mapping, "key_properties": (), **overrides}))
     assert made is not None
     return made
 

@@ -14,10 +14,11 @@ from singer_sdk.mapper import PluginMapper
 from singer_sdk.singerlib.catalog import SelectionMask
 from singer_sdk.singerlib.json import deserialize_json, serialize_json
 
-from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests import factories
+from batch_pipeline_tests.encode.writers.part_factories import json_records, table
 
 FAILED = "failed"  # the outcome of a record on which an expression fails
 FILTERED = "filtered"
@@ -54,7 +55,6 @@ def mapped_by_sdk(
     *,
     keys: Sequence[str] = (),
     deselected: Sequence[str] = (),
-    stream: str = "orders",
 ) -> Mapped:
     """Map records with the SDK; `deselected` are dotted breadcrumbs without `properties`."""
     records = [deserialize_json(line) for line in lines]
@@ -62,8 +62,8 @@ def mapped_by_sdk(
     for record in records:
         pop_deselected_record_properties(record, {}, mask)
     mapper = PluginMapper(copy.deepcopy(dict(config)), logging.getLogger("singer"))
-    mapper.register_raw_stream_schema(stream, schema_of(records), list(keys))
-    stream_map = mapper.stream_maps[stream][0]
+    mapper.register_raw_stream_schema("orders", schema_of(records), list(keys))
+    stream_map = mapper.stream_maps["orders"][0]
     outcomes: Outcome = []
     for record in records:
         try:
@@ -92,68 +92,41 @@ def _strict(value: Any) -> Any:
     return str(value) if isinstance(value, bool) else value
 
 
-def json_records(lines: Sequence[bytes]) -> JsonRecords:
-    """Return a chunk of records whose line numbers start at 1."""
-    numbers = range(1, len(lines) + 1)
-    return JsonRecords(lines=list(lines), line_numbers=numbers, record_numbers=numbers)
-
-
-def mapper_of(
-    config: Mapping[str, Any], *, keys: Sequence[str] = (), stream: str = "orders"
-) -> Mapper | None:
-    """Return the mapper of a stream with the options of the SDK."""
+def mapper_of(config: Mapping[str, Any], *, keys: Sequence[str] = ()) -> Mapper | None:
+    """Return the mapper of a stream `orders` with the options of the SDK."""
     mapping = RecordMapping(**config)
-    return Mapper.of(factories.stream(name=stream, mapping=mapping, key_properties=tuple(keys)))
+    return Mapper.of(factories.stream(mapping=mapping, key_properties=tuple(keys)))
 
 
 def mapped_by_mapper(
-    lines: Sequence[bytes],
-    config: Mapping[str, Any],
-    *,
-    keys: Sequence[str] = (),
-    stream: str = "orders",
+    records: Sequence[bytes] | Table, config: Mapping[str, Any], *, keys: Sequence[str] = ()
 ) -> Mapped:
-    mapper = mapper_of(config, keys=keys, stream=stream)
-    if mapper is None:
-        outcomes = [_read(line) for line in lines]
-        return Mapped(alias=stream, keys=tuple(keys), outcomes=outcomes)
-    chunk = mapper.mapped(json_records(lines))
-    assert isinstance(chunk, JsonRecords)
-    outcomes = _outcomes(len(lines), chunk, [_read(line) for line in chunk.lines])
-    return Mapped(alias=mapper.alias, keys=mapper.key_properties, outcomes=outcomes)
-
-
-def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
-    """Return a table of text cells or of JSON texts, with nulls for absent values."""
-    records = [json.loads(line) for line in lines]
-    names = list(dict.fromkeys(name for record in records for name in record))
-    arrays = []
-    for name in names:
-        values = [record.get(name) for record in records]
-        cells = values if text else [None if one is None else json.dumps(one) for one in values]
-        arrays.append(pa.array(cells, pa.string()))
-    numbers = range(1, len(lines) + 1)
-    marked = frozenset(names)
-    return Table(
-        batch=pa.RecordBatch.from_arrays(arrays, names=names),
-        line_numbers=numbers,
-        record_numbers=numbers,
-        text=marked if text else frozenset(),
-        json=frozenset() if text else marked,
-    )
-
-
-def table_mapped_by_mapper(
-    table: Table, config: Mapping[str, Any], *, keys: Sequence[str] = ()
-) -> Mapped:
+    """Map a table, or lines of JSON."""
+    chunk = records if isinstance(records, Table) else json_records(*records)
     mapper = mapper_of(config, keys=keys)
+    mapped = chunk if mapper is None else mapper.mapped(chunk)
+    assert chunk.good == mapped.good + len(mapped.bad) + mapped.filtered
+    assert len(mapped.record_numbers) == len(mapped.line_numbers) == mapped.good
+    rows = _rows(mapped) if isinstance(mapped, Table) else map(_read, mapped.lines)
+    outcomes: Outcome = [FILTERED] * chunk.good
+    for number, row in zip(mapped.record_numbers, rows, strict=True):
+        outcomes[number - 1] = row
+    for bad in mapped.bad:
+        outcomes[bad.line - 1] = FAILED
     if mapper is None:
-        rows = _rows(table)
-        return Mapped(alias="orders", keys=tuple(keys), outcomes=list(rows))
-    chunk = mapper.mapped(table)
-    assert isinstance(chunk, Table)
-    outcomes = _outcomes(table.good, chunk, _rows(chunk))
+        return Mapped(alias="orders", keys=tuple(keys), outcomes=outcomes)
     return Mapped(alias=mapper.alias, keys=mapper.key_properties, outcomes=outcomes)
+
+
+def table_of(lines: Sequence[bytes]) -> Table:
+    """Return a table of JSON texts, with nulls for absent values."""
+    records = [json.loads(line) for line in lines]
+    columns = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        values = [record.get(name) for record in records]
+        cells = [None if value is None else json.dumps(value) for value in values]
+        columns[name] = pa.array(cells, pa.string())
+    return table(pa.record_batch(columns), json=frozenset(columns))
 
 
 def _rows(table: Table) -> list[Any]:
@@ -166,14 +139,3 @@ def _rows(table: Table) -> list[Any]:
             cells = [_strict(Decimal(repr(c)) if isinstance(c, float) else c) for c in cells]
         columns.append([(name, cell) for cell in cells])
     return [{"object": [column[row] for column in columns]} for row in range(table.good)]
-
-
-def _outcomes(count: int, chunk: JsonRecords | Table, mapped: list[Any]) -> Outcome:
-    assert count == chunk.good + len(chunk.bad) + chunk.filtered
-    assert len(chunk.record_numbers) == len(chunk.line_numbers) == chunk.good
-    outcomes: Outcome = [FILTERED] * count
-    for number, one in zip(chunk.record_numbers, mapped, strict=True):
-        outcomes[number - 1] = one
-    for bad in chunk.bad:
-        outcomes[bad.line - 1] = FAILED
-    return outcomes

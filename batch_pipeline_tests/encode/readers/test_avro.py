@@ -3,20 +3,18 @@
 import bz2
 import io
 import lzma
-import random
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 import pytest
 
 from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.readers import avro as avro_module
 from batch_pipeline.encode.readers.avro import AvroReader
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
@@ -27,7 +25,7 @@ SYNC = bytes(range(16))
 def schema(**fields: Any) -> dict[str, Any]:
     """Return the avro schema of a record with these fields."""
     listed = [{"name": name, "type": kind} for name, kind in fields.items()]
-    return {"type": "record", "name": "r", "fields": listed}
+    return {"type": "record", "name": f"r_{'_'.join(fields)}", "fields": listed}
 
 
 def references(count: int, *names: str) -> dict[str, Any]:
@@ -74,7 +72,6 @@ def logical(kind: str, meaning: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "arrow_type", "values"),
     [
-        (["null", "long"], pa.int64(), [2**63 - 1, None]),
         (["long", "null"], pa.int64(), [1, None]),
         ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, pa.string(), ["B", "A"]),
         (logical("int", "time-millis"), pa.time64("us"), [time(23, 59, 59, 999000)]),
@@ -110,34 +107,19 @@ def test_avro_reader_keeps_values_of_typed_fields(
             ['"2026-01-31"', '"2026-01-31"'],
         ),
         (
-            {
-                "type": "record",
-                "name": "q",
-                "fields": [
-                    {"name": "t", "type": logical("long", "timestamp-micros")},
-                    {"name": "l", "type": logical("long", "local-timestamp-millis")},
-                    {"name": "m", "type": logical("int", "time-millis")},
-                    {"name": "d", "type": logical("bytes", "decimal", precision=4, scale=2)},
-                    {"name": "u", "type": logical("string", "uuid")},
-                    {"name": "b", "type": ["null", "bytes"]},
-                ],
-            },
+            schema(
+                l=logical("long", "local-timestamp-millis"),
+                m=logical("int", "time-millis"),
+                d=logical("bytes", "decimal", precision=4, scale=2),
+            ),
             [
                 {
-                    "t": datetime(2026, 1, 1, tzinfo=UTC),
                     "l": datetime(2026, 1, 1, 0, 0, 5),  # noqa: DTZ001 - it has no zone
                     "m": time(1, 2, 3),
                     "d": Decimal("1.10"),
-                    "u": UUID(int=1),
-                    "b": b"ab",
                 }
             ],
-            [
-                (
-                    '{"t":"2026-01-01T00:00:00Z","l":"2026-01-01T00:00:05","m":"01:02:03","d":1.10,'
-                    '"u":"00000000-0000-0000-0000-000000000001","b":"YWI="}'
-                )
-            ],
+            ['{"l":"2026-01-01T00:00:05","m":"01:02:03","d":1.10}'],
         ),
         (logical("bytes", "decimal", precision=50, scale=1), [Decimal("0.5")], ["0.5"]),
         (
@@ -156,16 +138,13 @@ def test_avro_reader_returns_nested_fields_and_unions_as_json_text(
     assert table.json == {"a"}
 
 
-DATES = {"type": "array", "items": "int"}
+INTS = {"type": "array", "items": "int"}
 
 
 @pytest.mark.parametrize(
     ("kind", "written_as", "values", "reason"),
     [
-        (logical("int", "date"), "int", [0, 2**30, 0], "is not a whole day of the years 1 to"),
-        (logical("long", "timestamp-millis"), "long", [0, 2**60, 0], "is not in whole micro"),
         (logical("long", "timestamp-nanos"), "long", [0, 1001, 0], "is not in whole microsec"),
-        (logical("int", "time-millis"), "int", [0, -1, 0], "is not a time of day"),
         (
             logical("bytes", "decimal", precision=2, scale=1),
             "bytes",
@@ -175,7 +154,7 @@ DATES = {"type": "array", "items": "int"}
         ("string", "bytes", [b"a", b"\xff", b"c"], "is not UTF-8"),
         (
             {"type": "array", "items": logical("int", "date")},
-            DATES,
+            INTS,
             [[0], [2**30], []],
             "is not in whole microseconds or not in the years 1 to 9999",
         ),
@@ -201,21 +180,12 @@ def test_avro_reader_quarantines_records_with_values_out_of_range(
     assert b"a" in bad.raw
 
 
-def deflated(data: bytes) -> bytes:
-    """Compress without a header, as in avro."""
-    stream = zlib.compressobj(wbits=-15)
-    return stream.compress(data) + stream.flush()
-
-
-def snappy_compressed(data: bytes) -> bytes:
-    compressed = bytes(pa.Codec("snappy").compress(data))
-    return compressed + zlib.crc32(data).to_bytes(4, "big")
-
-
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
-    "deflate": deflated,
-    "snappy": snappy_compressed,
+    "deflate": lambda data: zlib.compress(data)[2:-4],
+    "snappy": lambda data: (
+        bytes(pa.Codec("snappy").compress(data)) + zlib.crc32(data).to_bytes(4, "big")
+    ),
     "zstandard": lambda data: bytes(pa.Codec("zstd").compress(data)),
     "bzip2": bz2.compress,
     "xz": lzma.compress,
@@ -258,22 +228,12 @@ def test_avro_reader_reads_all_blocks_of_every_codec(codec: str) -> None:
     assert list(table.record_numbers) == list(range(1, 3001))
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_avro_reader_with_damaged_blocks_reads_all_records_or_rejects(codec: str) -> None:
-    good = compressed_file(codec)
-    rng = random.Random(5)  # noqa: S311 - not a secret
-    for _ in range(40):
-        data = bytearray(good)
-        data[rng.randrange(len(data))] = rng.randrange(256)
-        with suppress(BadFileError):
-            assert sum(table.good + len(table.bad) for table in tables(bytes(data))) == 3000
-
-
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "null"])
-def test_avro_reader_rejects_block_over_expansion_limit(codec: str) -> None:
-    header = compressed_file(codec, blocks=0)
-    body = CODECS[codec](bytes(70 * 2**20))
-    data = header + block(1, body)
+def test_avro_reader_rejects_block_over_expansion_limit(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(avro_module, "EXPANSION_CHECKED_FROM_BYTES", 2**20)
+    data = compressed_file(codec, blocks=0) + block(1, CODECS[codec](bytes(2**21)))
 
     assert rejection(data, max_expansion=1) == (
         "block 1 expands too much, more than `read_limits.max_expansion` allows (1)"
@@ -281,8 +241,10 @@ def test_avro_reader_rejects_block_over_expansion_limit(codec: str) -> None:
 
 
 FILE, EMPTY = compressed_file(), compressed_file(blocks=0)
+NULLS = avro(schema(a="null"), [], codec="null")
+DATES = avro(schema(a=logical("int", "date")), [], codec="null")
 WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
-    1, snappy_compressed(b"\2\0")[:-1] + b"x"
+    1, CODECS["snappy"](b"\2\0")[:-1] + b"x"
 )
 
 
@@ -290,7 +252,6 @@ WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
     ("data", "reason"),
     [
         (b"", "is not an avro file"),
-        (FILE[:20], "is truncated: the last block has no end"),
         (FILE[:-1], "is truncated: the last block has no end"),
         (FILE[:-1] + b"x", "is damaged: the sync marker after block 3 does not match"),
         (FILE + b"\0", "is truncated: the last block has no end"),
@@ -303,37 +264,14 @@ WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
         (WRONG_CHECKSUM, "is damaged: block 1 cannot be decompressed"),
         (EMPTY + block(5, bytes(2)), "is damaged: a block lacks some of its records"),
         (EMPTY + block(1, bytes(4)), "is damaged: the record count of a block is wrong"),
-        (EMPTY + block(2**40, bytes(2)), "is damaged: a block lacks some of its records"),
+        # The bytes after a record of no bytes are not the record count of a next block.
+        (NULLS + block(1, number(2**60)), "is damaged: the record count of a block is wrong"),
+        (DATES + block(1, number(2**40)), "is damaged: an int has more than 32 bits"),
+        (NULLS + block(600_000, b"") * 2, "has more than 1000000 records without a byte"),
     ],
 )
 def test_avro_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
     assert rejection(data) == reason
-
-
-def test_avro_reader_limits_number_of_zero_byte_records() -> None:
-    """A block of a few bytes can claim any number of empty records."""
-    empty = block(600_000, b"")
-    header = avro(schema(a="null"), [], codec="null")
-
-    [table] = tables(header + empty)
-
-    assert table.good == 600_000
-    assert rejection(header + empty * 2) == "has more than 1000000 records without a byte"
-
-
-def test_avro_reader_rejects_bytes_after_zero_byte_records() -> None:
-    """The extra bytes are not read as the record count of a next block."""
-    header = avro(schema(a="null"), [], codec="null")
-    left = block(1, number(2**60))
-
-    assert rejection(header + left) == "is damaged: the record count of a block is wrong"
-
-
-def test_avro_reader_rejects_int_of_more_than_32_bits() -> None:
-    header = avro(schema(a=logical("int", "date")), [], codec="null")
-    day = block(1, number(2**40))
-
-    assert rejection(header + day) == "is damaged: an int has more than 32 bits"
 
 
 NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}
@@ -349,7 +287,7 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
             "has a schema with a field whose name is not text (5)",
         ),
         (
-            schema(a="int") | {"fields": [{"name": "a", "type": "int"}] * 2},
+            {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}] * 2},
             "has a schema with a duplicate field of r",
         ),
         (schema(a=NODE), "has a recursive schema (n), which is not supported"),
@@ -372,7 +310,7 @@ def test_avro_reader_rejects_too_many_columns() -> None:
 
 
 def test_avro_reader_without_records_returns_columns() -> None:
-    (table,) = tables(avro(schema(a=logical("int", "date"), b=DATES), []))
+    (table,) = tables(avro(schema(a=logical("int", "date"), b=INTS), []))
 
     assert table.batch.schema == pa.schema([("a", pa.date32()), ("b", pa.string())])
     assert (table.good, table.json) == (0, frozenset({"b"}))

@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import tracemalloc
 import zlib
+from collections import deque
 from io import BufferedReader, BytesIO
 
 import pytest
@@ -19,7 +20,6 @@ from batch_pipeline.encode.readers.compression import (
     SourceCompression,
     detect_compression,
 )
-from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline_tests.encode.landed_files import COMPRESSORS, in_memory, stream_of
 
@@ -30,12 +30,6 @@ SKIPPABLE = b"\x5a\x2a\x4d\x18\x05\x00\x00\x00hello"
 def noise(size_bytes: int) -> bytes:
     """Return reproducible bytes that do not compress."""
     return hashlib.shake_256(b"noise").digest(size_bytes)
-
-
-def read_up_to(source: DecompressedFile | DecodedFile, size_bytes: int) -> None:
-    """Read at least this many bytes, or to the end, in blocks of 1 MiB."""
-    while size_bytes > 0 and (block := source.read(2**20)):
-        size_bytes -= len(block)
 
 
 def decompress(data: bytes, *, size_bytes: int = 2**20, max_expansion: int = 250) -> bytes:
@@ -56,13 +50,6 @@ def test_decompress_reads_all_members(compression: str, parts: list[bytes], size
 
     assert detect_compression(data) == compression
     assert decompress(data, size_bytes=size) == b"".join(parts)
-
-
-@compressions
-def test_decompress_reads_members_larger_than_buffers(compression: str) -> None:
-    part = noise(300_000) + b"0123456789" * 100_000
-
-    assert decompress(COMPRESSORS[compression](part) * 3, size_bytes=700_001) == part * 3
 
 
 @compressions
@@ -144,13 +131,8 @@ def test_decompress_without_isal_behaves_the_same(monkeypatch: pytest.MonkeyPatc
     compressed = gzip.compress(data)
 
     assert decompress(compressed * 2, size_bytes=99_999) == data * 2
-    for broken in (
-        compressed[:-1],
-        compressed + b"x",
-        compressed[:-5] + b"x" + compressed[-4:],
-        b"\x1f\x8b" * 20,
-    ):
-        with pytest.raises(DecodeError, match=r"ends early|are not|checksum is wrong|is damaged"):
+    for broken in (compressed[:-1], compressed + b"x", compressed[:-5] + b"x" + compressed[-4:]):
+        with pytest.raises(DecodeError, match=r"ends early|are not|checksum is wrong"):
             decompress(broken)
 
 
@@ -177,7 +159,7 @@ def test_decompress_stops_bomb_early_with_little_memory(compression: str) -> Non
     tracemalloc.start()
     try:
         with pytest.raises(DecodeError, match=r"more than 250-fold .* `read_limits.max_expans"):
-            read_up_to(source, 256 * 2**20)
+            deque(iter(lambda: source.read(2**20), b""), maxlen=0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

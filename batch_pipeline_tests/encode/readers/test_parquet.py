@@ -1,7 +1,6 @@
 """Reading parquet: types, values out of range, damaged files, parts."""
 
 import io
-import random
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -51,7 +50,6 @@ def one_column(array: pa.Array, **options: Any) -> Table:
 @pytest.mark.parametrize(
     ("array", "arrow_type", "values"),
     [
-        (pa.array([1.5], pa.float16()), pa.float64(), [1.5]),
         (pa.array([-1500], pa.duration("ms")), pa.string(), ["-PT1.500S"]),
         (pa.nulls(2), pa.null(), [None, None]),
         (pa.array([1000], pa.time64("ns")), pa.time64("us"), [time(0, 0, 0, 1)]),
@@ -186,17 +184,17 @@ def test_parquet_reader_splits_large_row_group() -> None:
 
 def test_parquet_reader_splits_dictionary_encoded_row_group() -> None:
     """A file of a few kB can repeat one long text."""
-    data = parquet(pa.table({"a": ["x" * 10_000] * 20_000}))
+    data = parquet(pa.table({"a": ["x" * 10_000] * 8_000}))
 
     assert "bytes expand more than 250-fold" in rejection(data)
     found = tables(data, max_expansion=10**6)
 
     assert len(data) < 100_000
     assert all(table.batch.nbytes < 10 * 2**20 for table in found)
-    assert sum(table.good for table in found) == 20_000
+    assert sum(table.good for table in found) == 8_000
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("pieces", [1, 7, 50])
 def test_parquet_reader_of_parts_reads_every_row_group_once(pieces: int) -> None:
     """A row group belongs to the part that contains its middle."""
     data = parquet(pa.table({"a": list(range(1000))}), row_group_size=90)
@@ -230,27 +228,12 @@ GOOD = parquet(
         (b"", "is empty"),
         (b"PAR1", "is not a parquet file: it is too short"),
         (GOOD[:-1], "is not a parquet file, or its end is missing"),
-        (GOOD[:1000], "is not a parquet file, or its end is missing"),
         (GOOD[:-4] + b"PARE", "is encrypted"),
         (GOOD[:300] + b"\0\1\2\3" + GOOD[304:], "is damaged: a page does not match its checksum"),
     ],
 )
 def test_parquet_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
     assert rejection(data) == reason
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_parquet_reader_with_random_damage_reads_all_records_or_rejects(seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - not a secret
-    data = bytearray(GOOD)
-    for _ in range(3):
-        data[rng.randrange(len(data))] = rng.randrange(256)
-
-    cut = rng.choice([len(data), rng.randrange(len(data))])
-
-    with suppress(BadFileError):
-        found = tables(bytes(data[:cut]))
-        assert sum(table.good + len(table.bad) for table in found) == 3000
 
 
 def test_parquet_reader_with_damaged_footer_does_not_crash() -> None:
@@ -265,18 +248,14 @@ def test_parquet_reader_with_damaged_footer_does_not_crash() -> None:
             tables(bytes(changed), part=ByteRange(0, len(data)))
 
 
-def test_parquet_reader_rejects_duplicate_names() -> None:
+def test_parquet_reader_rejects_invalid_names() -> None:
     inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     for table, reason in [
         (pa.table([[1], [2]], names=["a", "a"]), "column 'a' is duplicated"),
         (pa.table({"o": inner}), "column 'o' holds objects with a duplicate name"),
+        (pa.table({"x\0y": [2]}), "column 'x\\x00y': a name with a NUL cannot be stored in"),
     ]:
         assert rejection(parquet(table)).startswith(reason)
-
-
-def test_parquet_reader_rejects_nul_in_name() -> None:
-    reason = "column 'x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
-    assert rejection(parquet(pa.table({"a": [1], "x\0y": [2]}))) == reason
 
 
 def test_parquet_reader_rejects_too_many_columns() -> None:

@@ -1,17 +1,16 @@
 """Validation of JSON records: unchanged lines, bad records, and schema widening."""
 
 import json
-from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.validation.json_records import cached_decoder
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.encode.validation.test_type_inference import is_exactly_double
 from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest, reasons
 from batch_pipeline_tests.encode.writers.part_factories import schema
@@ -19,41 +18,16 @@ from batch_pipeline_tests.encode.writers.part_factories import schema
 LONG = "0.12345678901234567890"
 
 
-def test_valid_lines_are_unchanged() -> None:
-    lines = [
-        b'{"b":"x","a":12345}',
-        b'{ "a" : null }',
-        b"{}",
-        b'{"c":1.50,"a":-0,"b":"\\u00e9\\ud83d\\ude00\xe2\x80\xa8"}',
-        b'{"c":0.123456789012345678901234567890}',
-        b'{"b":"a \\":\\" in a text","a":1}',
-    ]
-    subject = ValidatorUnderTest(schema(a="integer", b="string", c="number"))
-
-    chunk = subject.lines(*lines)
-
-    assert chunk.lines == lines
-    assert chunk.bad == ()
-    assert subject.profile.fits
-
-
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"a":1', "is not valid JSON (Input data was truncated)"),
         (b'{"a":NaN}', "holds NaN, which JSON cannot represent"),
         (b'{"x":[-Infinity]}', "holds -Infinity, which JSON cannot represent"),
-        (b'{"s":"a\rb"}', "is not valid JSON (JSON is malformed: invalid character (byte 7))"),
-        (b'{"s":"a\x00b"}', "is not valid JSON (JSON is malformed: invalid character (byte 7))"),
-        (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "is nested too deeply"),
         (b'{"a":1,"s":"x" , "a" : 2,"x":1}', 'has the key "a" twice'),
-        (b'{"s":"\\u0022:","a":1,"a":1}', 'has the key "a" twice'),
-        (b'{"x":{"y":1,"y":2}}', 'has the key "y" twice'),
         (b'{"x":[{"y":"\\u0022:","z":1,"z":2}]}', 'has the key "z" twice'),
         (rb'{"x":{"y":1,"y":"\"\u003a"}}', 'has the key "y" twice'),
         (rb'{"x":{"y":1,"y":"\"\u0020"}}', 'has the key "y" twice'),
-        (b'{"new":1,"new":1}', 'has the key "new" twice'),
         (
             b'{"new":1,"x\\u0000y":2}',
             'has the key "x\\u0000y": a name with a NUL cannot be stored in PostgreSQL',
@@ -107,35 +81,22 @@ def test_duplicate_key_is_found_in_complete_records(values: bool, line: bytes, k
         (b'{"n":1}', []),
         (b'{"i":true}', [("i", "any")]),
         (b'{"s":1}', [("s", "any")]),
-        (b'{"u":"x"}', [("u", "string")]),
         (b'{"new":null}', [("new", "unknown")]),
         (b'{"quo\\"te":1}', [('quo"te', "integer")]),
-        (b'{"I":1}', [("I", "integer")]),
-        (b'{"":1}', [("", "integer")]),
-        (b'{"i":9223372036854775807}', []),
         (b'{"i":9223372036854775808}', [("i", "decimal(19,0)")]),
         (b'{"i":-12345678901234567890123456789012345678}', [("i", "decimal(38,0)")]),
         (b'{"i":123456789012345678901234567890123456789}', [("i", "any")]),
         (b'{"i":' + b"9" * 5000 + b"}", [("i", "any")]),
         (b'{"n":1e400}', [("n", "any")]),
-        (b'{"n":1e99999999999999999999}', [("n", "any")]),
         (b'{"t":"2026-01-31T10:00:00+01:00"}', []),
         (b'{"t":"2026-01-31T10:00:00.123456000Z"}', []),
-        (b'{"t":"2026-01-31T10:00:00.1234567Z"}', [("t", "string")]),
-        (b'{"t":"2026-01-31T10:00:00"}', [("t", "string")]),
         (b'{"t":1769853600}', [("t", "any")]),
         (b'{"d":"2026-02-29"}', [("d", "string")]),
-        (b'{"d":"0000-01-01"}', [("d", "string")]),
-        (b'{"c":"12:30:00.000001"}', []),
         (b'{"c":"24:00:00"}', [("c", "string")]),
         (b'{"y":"AA=="}', []),
         (b'{"y":"AB=="}', [("y", "string")]),
         (b'{"m":123.45}', []),
-        (b'{"m":123.450}', []),
-        (b'{"m":1e2}', []),
         (b'{"m":123.456}', [("m", "decimal(6,3)")]),
-        (b'{"m":"1"}', [("m", "any")]),
-        (b'{"m":true}', [("m", "any")]),
     ],
 )
 @pytest.mark.parametrize("values", [False, True])
@@ -146,7 +107,6 @@ def test_value_of_another_type_widens_column(
         i="integer",
         n="number",
         s="string",
-        u="unknown",
         t="timestamp",
         d="date",
         c="time",
@@ -176,18 +136,12 @@ def test_text_is_base64_only_in_declared_binary_column(values: bool) -> None:
 @pytest.mark.parametrize(
     ("lines", "known", "needed"),
     [
-        ([b'{"n":9007199254740993}'], {"n": "number"}, [("n", "any")]),
         ([b'{"i":9007199254740993}', b'{"i":0.5}'], {"i": "integer"}, [("i", "decimal(19,0)")]),
         ([b'{"i":0.5}', b'{"i":9007199254740993}'], {"i": "integer"}, [("i", "decimal(19,0)")]),
         ([b'{"i":9007199254740992}', b'{"i":0.5}'], {"i": "integer"}, [("i", "number")]),
         ([b'{"o":[]}'], {"o": "object"}, [("o", "any")]),
         ([b'{"n":%s}' % LONG.encode()], {"n": "number"}, [("n", "any")]),
         ([b'{"n":%s}' % LONG.encode()], {}, [("n", "decimal(19,19)")]),
-        ([b'{"n":0.8444218515250481}'], {"n": "number"}, []),
-        ([b'{"n":9007199254740993.5}'], {"n": "number"}, [("n", "any")]),
-        ([b'{"n":1e-400}'], {"n": "number"}, [("n", "any")]),
-        ([b'{"n":0e-400}'], {"n": "number"}, []),
-        ([b'{"n":1.50}', b'{"n":-0.0}'], {"n": "number"}, []),
     ],
 )
 def test_value_that_would_be_rounded_widens_column(
@@ -207,7 +161,7 @@ json_numbers = (
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(json_numbers | st.just("null"), min_size=1, max_size=7))
 @example(["0.30000000000000004", "1.7976931348623157e308", "5e-324"])
 @example(["1234567890123456789.5"])
@@ -244,28 +198,26 @@ def test_nan_follows_rule(rule: OnNonfinite, line: bytes) -> None:
     assert (chunk.lines, chunk.bad, subject.profile.fits) == ([line], (), True)
 
 
-def test_validation_for_columns_keeps_nan_in_column_of_doubles() -> None:
-    """JSON text cannot hold NaN in parquet either."""
-    subject = ValidatorUnderTest(schema(n="number", x="array"), values=True)
-
-    chunk = subject.validate(b'{"n":Infinity}', b'{"n":1.5,"x":[NaN]}', b'{"n":2}')
-
-    assert isinstance(chunk, Table)
-    assert chunk.batch.column("n").to_pylist() == [float("inf"), 2.0]
-    assert reasons(chunk) == [(2, "holds NaN, which JSON cannot represent")]
-
-
 @pytest.mark.parametrize(
-    ("rule", "nested"), [(OnNonfinite.NULL, "[null]"), (OnNonfinite.STRING, '["NaN"]')]
+    ("rule", "doubles", "nested"),
+    [
+        (OnNonfinite.NULL, ["-inf", "inf"], [None, "[null]"]),
+        (OnNonfinite.STRING, ["-inf", "inf"], [None, '["NaN"]']),
+        (OnNonfinite.QUARANTINE, ["-inf"], [None]),
+    ],
 )
-def test_column_of_doubles_keeps_nan_beside_nested_nan(rule: OnNonfinite, nested: str) -> None:
+def test_column_of_doubles_keeps_nan_beside_nested_nan(
+    rule: OnNonfinite, doubles: list[str], nested: list[str | None]
+) -> None:
+    """JSON text cannot hold NaN in parquet either."""
     subject = ValidatorUnderTest(schema(n="number", x="array"), values=True, on_nonfinite=rule)
 
-    chunk = subject.validate(b'{"x":[NaN],"n":-Infinity}', b'{"n":Infinity,"x":[NaN]}')
+    chunk = subject.validate(b'{"n":-Infinity}', b'{"n":Infinity,"x":[NaN]}')
 
     assert isinstance(chunk, Table)
-    expected = {"n": [float("-inf"), float("inf")], "x": [nested, nested]}
-    assert chunk.batch.to_pydict() == expected
+    assert chunk.batch.column("n").to_pylist() == list(map(float, doubles))
+    assert chunk.batch.to_pydict().get("x", []) == nested
+    assert len(chunk.bad) == 2 - len(doubles)
     assert subject.profile.fits
 
 
@@ -288,72 +240,18 @@ def test_carriage_return_between_values_becomes_space() -> None:
     assert chunk.lines == [b'{"a":1, "b":2}']
 
 
-names = st.sampled_from(["a", "b", "é", "", 'q"', "A", "long name"])
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8"), max_size=5)
-    | st.sampled_from(['":', '" :', "2026-01-31"])
-)
-values_ = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
-)
-records = st.lists(st.dictionaries(names, values_, max_size=5), min_size=1, max_size=5)
-separators = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
-
-
-@settings(deadline=None, max_examples=200)
-@given(records, separators, st.booleans())
-def test_text_of_any_records_is_kept(
-    found: list[dict[str, Any]], separator: tuple[str, str], ascii_only: bool
-) -> None:
-    lines = [
-        json.dumps(record, separators=separator, ensure_ascii=ascii_only).encode()
-        for record in found
-    ]
-
-    chunk = ValidatorUnderTest().fitted(*lines).validate(*lines)
-
-    assert isinstance(chunk, JsonRecords)
-    assert (chunk.lines, chunk.bad) == (lines, ())
-
-
-@settings(deadline=None, max_examples=200)
-@given(records)
-@example([{"a": 0.1}, {"a": 2**53 + 1}, {"a": None}])
-@example([{"a": 1e300}, {"a": 2**60}])
-def test_columns_have_values_of_any_records(found: list[dict[str, Any]]) -> None:
-    """Absent and null values are both null."""
-    lines = [json.dumps(record).encode() for record in found]
-    subject = ValidatorUnderTest(values=True).fitted(*lines)
-
-    chunk = subject.validate(*lines)
-
-    assert isinstance(chunk, Table)
-    assert chunk.bad == ()
-    rows = chunk.batch.to_pylist() if chunk.batch.num_columns else [{}] * len(found)
-    for record, row in zip(found, rows, strict=True):
-        for name, cell in row.items():
-            back = cell
-            if cell is not None and name in chunk.json:
-                back = json.loads(cell)
-            if isinstance(back, float) and isinstance(record.get(name), int):
-                back = int(back)
-            assert back == record.get(name) or Decimal(str(record[name])) == back
-        assert {name for name, value in record.items() if value is not None} <= row.keys()
-
-
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.permutations([b"1", b"0.5", LONG.encode(), b"9007199254740993", b"1e30", b"null"]))
 def test_inferred_types_do_not_depend_on_order(texts: list[bytes]) -> None:
     lines = [b'{"n":%s}' % text for text in texts]
 
-    subject = ValidatorUnderTest(values=True).fitted(*lines)
+    known = RecordSchema()
+    for _ in range(3):
+        subject = ValidatorUnderTest(known, values=True)
+        subject.validate(*lines)
+        known = RecordSchema(tuple(subject.profile.columns.values()))
 
-    assert [column.type_text for column in subject.profile.columns.values()] == ["any"]
+    assert (subject.profile.fits, [column.type_text for column in known.columns]) == (True, ["any"])
 
 
 @pytest.mark.parametrize("values", [False, True])

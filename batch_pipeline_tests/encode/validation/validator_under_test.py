@@ -10,6 +10,7 @@ from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.record_rules import Evolution, SchemaRules
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.encode.landed_files import STREAM
+from batch_pipeline_tests.encode.writers.part_factories import json_records
 
 
 class ValidatorUnderTest:
@@ -30,17 +31,13 @@ class ValidatorUnderTest:
         if values:
             parquet = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
             stream = {"encoding": parquet, **stream}
-        self._values = values
         rules = SchemaRules(evolution=evolution)
         self.profile = SchemaProfile(known or RecordSchema(), None if inferred else known)
         self.validator = ChunkValidator(self.profile, replace(STREAM, schema=rules, **stream))
 
     def validate(self, *lines: bytes) -> Chunk:
         """Validate lines numbered from 1."""
-        numbers = range(1, len(lines) + 1)
-        return self.validator.validate(
-            JsonRecords(lines=list(lines), line_numbers=numbers, record_numbers=numbers)
-        )
+        return self.validator.validate(json_records(*lines))
 
     def lines(self, *lines: bytes) -> JsonRecords:
         """Validate lines for an output of lines."""
@@ -51,18 +48,6 @@ class ValidatorUnderTest:
     def misfits(self) -> list[tuple[str, str]]:
         """Return the missing or misfitting columns, with the types they need."""
         return [(one.column.name, one.column.type_text) for one in self.profile.misfits()]
-
-    def fitted(self, *lines: bytes) -> "ValidatorUnderTest":
-        """Widen the schema until it holds all lines."""
-        subject = self
-        for _ in range(4):
-            subject.validate(*lines)
-            if subject.profile.fits:
-                break
-            known = RecordSchema(tuple(subject.profile.columns.values()))
-            subject = ValidatorUnderTest(known, values=self._values)
-        assert subject.profile.fits
-        return subject
 
 
 def reasons(chunk: Chunk) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile
@@ -72,6 +72,12 @@ def table(
     cells = frozenset(batch.schema.names) if text else frozenset()
     numbers = range(1, count + 1)
     return Table(batch=batch, line_numbers=numbers, record_numbers=numbers, text=cells, json=json)
+
+
+def json_records(*lines: bytes) -> JsonRecords:
+    """Return the first records of a file as a chunk."""
+    numbers = range(1, len(lines) + 1)
+    return JsonRecords(lines=list(lines), line_numbers=numbers, record_numbers=numbers)
 
 
 def cells(**columns: list[str | None]) -> Table:
