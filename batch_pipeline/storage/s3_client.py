@@ -48,6 +48,14 @@ def new_client(
 
 
 @cache
+def _loader(data_path: str | None) -> Any:
+    """Return what reads AWS's descriptions of services; parsing them takes most of a client."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
+
+
+@cache
 def _created(service: str, region: str | None) -> Any:
     return new_client(service, region=region)
 
@@ -80,6 +88,7 @@ def _configured(service: str, region: str | None, endpoint: str | None, profile:
     from botocore.config import Config
 
     core = botocore.session.Session(profile=profile)
+    core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
     is_counted = core.get_config_variable("max_attempts") is not None
     retries = {} if is_counted else {"total_max_attempts": ATTEMPTS}
     config = Config(

@@ -30,6 +30,15 @@ from batch_pipeline_tests.factories import CONTEXT
 from batch_pipeline_tests.storage_roots import content
 
 MIB = 2**20
+LARGE_TASKS, LARGE_TASK_RECORDS = 12, 4_000
+LARGE_SCHEMA = RecordSchema.from_json(
+    [("id", "integer"), *((f"c{number}", "integer") for number in range(100))]
+)
+
+# Without `--long`, regression/test_published_manifests.py covers Connect with a transform.
+each_session = pytest.mark.parametrize(
+    "session", ["local", pytest.param("connect", marks=pytest.mark.long)], indirect=True
+)
 
 
 @contextmanager
@@ -116,6 +125,10 @@ class EncodeRun:
             seen = [misfit.column for misfit in result.misfits]
             schema = schema.widened(seen, text_source=result.text_source)
         raise AssertionError("the schema still does not fit")
+
+    def has_started(self) -> bool:
+        """Return whether a task has written something."""
+        return any(path.suffix in {".tmp", ".gz"} for path in self.root.iterdir())
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.root.rglob("*") if path.is_file())

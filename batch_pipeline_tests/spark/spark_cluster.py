@@ -5,17 +5,15 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from pyspark.sql import SparkSession
 
 from batch_pipeline.spark.driver import LOOPBACK
 from batch_pipeline.spark.java import JVM_OPTIONS, find_java_home, spark_home
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import wait_until
-from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -62,10 +60,6 @@ class StandaloneCluster:
         size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name))
         process = self._start(name, WORKER, "0", *size, self.master, **variables)
         self.workers.append(Worker(process, name))
-
-    def wait(self) -> None:
-        for worker in self.workers:
-            self._wait_for_log(worker.name, REGISTERED)
 
     def start_master(self) -> None:
         """Start the master and wait until it listens."""
@@ -140,33 +134,11 @@ def standalone_cluster(
         cluster.start_master()
         for variables in workers:
             cluster.add_worker(**variables)
-        cluster.wait()
+        for worker in cluster.workers:
+            cluster._wait_for_log(worker.name, REGISTERED)
         yield cluster
     finally:
         for worker in cluster.workers:
             if worker.process.poll() is None:
                 worker.kill()
         cluster.kill_master()
-
-
-FILES = 60
-TASK_ITEMS = 20  # replaces `task_planning.MAX_TASK_ITEMS`, for three tasks
-
-
-def land_files(folder: Path, session: SparkSession) -> EncodeRun:
-    """Land sixty files of one record each; a part file holds seven records."""
-    folder.mkdir()
-    run = EncodeRun(folder, session)
-    run.configure(part_limits=replace(run.stream.part_limits, max_records=7))
-    for number in range(FILES):
-        run.land(b"id,name\n%d,n%d\n" % (number, number))
-    return run
-
-
-def encode_and_check(folder: Path, session: SparkSession) -> list[str]:
-    """Encode the files, check each record, and return the digests of the part files."""
-    result = (run := land_files(folder, session)).encode(id="integer", name="string")
-    assert [record["id"] for record in records(result.part_files)] == list(range(FILES))
-    assert run.files() == sorted(names(result.part_files))
-    assert len(result.part_files) == 9
-    return [part.sha256 for part in result.part_files]

@@ -36,22 +36,14 @@ print(pickle.load(sys.stdin.buffer)(0))
 """
 
 
-def report_of(**facts: Any) -> ExecutorReport:
-    """Return the report of a complete executor, with these changes."""
-    complete: dict[str, Any] = {
-        "host": "h",
-        "python": "3.11.7",
-        "missing_modules": (),
-        "import_error": None,
-        "package_digest": "abc",
-    }
-    return ExecutorReport(**(complete | facts))
-
-
 CAUSES = {
     "module": (
         "ModuleNotFoundError: No module named 'pyarrow.lib'\n",
-        "lacks modules: pyarrow.lib",
+        "lacks modules: pyarrow.lib. Nothing was published. Run `batch-pipeline pack packed.",
+    ),
+    "module of the user": (
+        "ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'",
+        "Run `batch-pipeline pack packed.tar.gz --with batch_pipeline_tests` and set",
     ),
     "program": ('Cannot run program "python3.11": error=2, No such file', "it has no python3.11"),
     "version": (
@@ -136,37 +128,27 @@ def test_missing_modules_omits_modules_that_the_driver_lacks() -> None:
     assert missing_modules(worker.format("no_such_package.module")) == []
 
 
-def test_diagnose_executor_suggests_to_pack_missing_module() -> None:
-    report = LOST.format("ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'")
-    text = str(diagnose_executor("yarn", report))
-    assert "lacks modules: batch_pipeline_tests.factories." in text
-    assert "`batch-pipeline pack packed.tar.gz --with batch_pipeline_tests`" in text
-    assert "or install batch_pipeline_tests for the Python of the executors" in text
-
-
 @pytest.mark.parametrize(
     ("facts", "problem", "step"),
     [
-        (
-            {"missing_modules": ("isal",)},
-            "its Python 3.11.7 lacks modules: isal",
-            "pack packed.tar",
-        ),
-        ({"missing_modules": ("a", "b")}, "lacks modules: a, b", "BATCH_PIPELINE_SPARK_PACKED"),
-        (
-            {"import_error": "bad ELF"},
-            "cannot import what tasks need (bad ELF)",
-            "on the platform that built it",
-        ),
+        ({"missing_modules": ("a", "b")}, "its Python 3.11.7 lacks modules: a, b", "pack packed"),
+        ({"import_error": "bad ELF"}, "cannot import what tasks need (bad ELF)", "on the platform"),
         ({"package_digest": "xyz"}, "another release of batch-pipeline", "pack packed.tar.gz"),
     ],
-    ids=["one", "several", "broken", "release"],
+    ids=["missing", "broken", "release"],
 )
 def test_find_problem_returns_problem_and_next_step(
     facts: dict[str, Any], problem: str, step: str
 ) -> None:
-    assert find_problem(report_of(), "abc") is None
-    result = find_problem(report_of(**facts), "abc")
+    complete: dict[str, Any] = {
+        "host": "h",
+        "python": "3.11.7",
+        "missing_modules": (),
+        "import_error": None,
+        "package_digest": "abc",
+    }
+    assert find_problem(ExecutorReport(**complete), "abc") is None
+    result = find_problem(ExecutorReport(**complete | facts), "abc")
     assert result is not None
     assert problem in result[0]
     assert step in result[1]

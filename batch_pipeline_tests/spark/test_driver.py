@@ -108,8 +108,6 @@ def test_settings_of_user_have_precedence_and_java_options_are_added(tmp_path: P
     assert conf[JAVA_OPTIONS].startswith("-XX:")
     assert conf[JAVA_OPTIONS].endswith(" -Dtheirs=1")
     assert conf["spark.master"] == "spark://h:7077"
-    local = conf_of(tmp_path, "local[1]", environment={"SPARK_CONF_DIR": str(tmp_path)})
-    assert local[JAVA_OPTIONS].endswith(" -Dtheirs=1")
 
 
 def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
@@ -170,12 +168,10 @@ def test_local_cluster_has_spark_home_in_scratch_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("master", "in_driver", "on_this_machine"),
     [
-        ("local", True, True),
         ("local[*]", True, True),
         ("local[2, 4]", True, True),
         ("local-cluster[2,1,1024]", False, True),
         ("spark://127.0.0.1:7077", False, True),
-        ("spark://localhost", False, True),
         ("spark://[::1]:7077", False, True),
         ("spark://localhost:7077,10.0.0.1:7077", False, False),
         ("spark://localhost.example.org:7077", False, False),

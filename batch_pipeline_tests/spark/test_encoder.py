@@ -1,5 +1,9 @@
-"""The encoder and its jobs on a real Spark session: order, merged reports, progress, errors."""
+"""The encoder and its jobs on a real Spark session.
 
+Order, merged reports, split files, progress, cancellation, errors.
+"""
+
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -10,17 +14,39 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.model.encode_request import EncodeCallbacks
 from batch_pipeline.model.errors import (
+    ConflictError,
     SparkUnavailableError,
     StorageUnavailableError,
     TasksLostError,
 )
+from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import to_path
-from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.model.record_rules import (
+    BadFileKind,
+    BadFileRules,
+    BadRecordRules,
+    OnBadFile,
+    ReadLimits,
+)
+from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.spark import spark_job
-from batch_pipeline.spark.spark_job import Progress, SparkJobRunner, run_function, task_frame
-from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
+from batch_pipeline.spark.spark_job import Progress, SparkJobRunner, run_function
+from batch_pipeline_tests.spark.encode_fixture import (
+    LARGE_SCHEMA,
+    LARGE_TASK_RECORDS,
+    LARGE_TASKS,
+    MIB,
+    EncodeRun,
+    each_session,
+    numbered_csv,
+    numbered_jsonl,
+    numbered_parquet,
+    records,
+    set_range_bytes,
+)
 
 
 def test_parts_and_items_of_several_tasks_are_in_order(run: EncodeRun) -> None:
@@ -155,51 +181,12 @@ def test_killed_tasks_are_distinguished_from_unavailable_spark(
     assert "\n" not in raised.value.reason
 
 
-PAYLOADS = [bytes([number]) * 1_000 for number in range(5)]
-REPORTS = [f"task {number} in partition {number}, of {number}" for number in range(5)]
-
-
-def describe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Report the number, the partition and the payload of each task."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    for batch in batches:
-        [(number, payload)] = zip(*batch.to_pydict().values(), strict=True)
-        report = f"task {number} in partition {context.partitionId()}, of {payload[0]}"
-        columns = [pa.array([number], pa.int32()), pa.array([report.encode()])]
-        yield pa.RecordBatch.from_arrays(columns, ["number", "report"])
-
-
-def test_each_task_of_a_context_gets_its_payload(session: SparkSession) -> None:
-    reports = run_function(session.sparkContext, PAYLOADS, describe)
-
-    assert sorted(report.decode() for report in reports) == REPORTS
-
-
-@pytest.mark.parametrize(
-    "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
-)
-def test_each_task_of_a_frame_gets_its_payload(
-    session: SparkSession, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
-) -> None:
-    monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
-    frame = task_frame(session, PAYLOADS, describe, "number int, report binary")
-
-    assert sorted(row.report.decode() for row in frame.collect()) == REPORTS
-
-
 def test_progress_counts_tasks_of_largest_stage() -> None:
     """A stage that only distributes payloads has fewer tasks."""
     progress = Progress(10, None)
-
-    progress.update([(2, 2)])
-    before = progress.count
-    progress.update([(2, 2), (10, 4)])
-
-    assert before == (0, 10)
-    assert progress.count == (4, 10)
+    for stages, count in (([(2, 2)], (0, 10)), ([(2, 2), (10, 4)], (4, 10))):
+        progress.update(stages)
+        assert progress.count == count
 
 
 @pytest.mark.parametrize(
@@ -223,3 +210,227 @@ def test_progress_reports_changes_at_most_every_five_seconds(
         progress.report()
 
     assert reported == expected
+
+
+@each_session
+@pytest.mark.parametrize("error", [ConflictError, KeyboardInterrupt])
+def test_stopped_encode_ends_tasks_and_leaves_no_files(
+    large_run: EncodeRun, error: type[BaseException]
+) -> None:
+    """An encode is cancelled, or interrupted by Ctrl-C or Dagster; no task runs afterwards."""
+
+    def is_cancelled() -> bool:
+        if large_run.has_started() and error is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return large_run.has_started()
+
+    large_run.root.joinpath("kept").write_bytes(b"")
+    large_run.watch = EncodeCallbacks(is_cancelled=is_cancelled)
+    with pytest.raises(error):
+        large_run.encode_as(LARGE_SCHEMA)
+
+    assert large_run.files() == ["kept"]
+
+
+@each_session
+def test_encode_that_ignores_cancellation_is_killed(
+    large_run: EncodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark interrupts tasks that do not stop in time, and the session stays usable."""
+    monkeypatch.setattr(spark_job, "STOP_TIMEOUT_SECONDS", 0.0)  # as if no task had stopped
+    large_run.watch = EncodeCallbacks(is_cancelled=lambda: True)
+    with pytest.raises(ConflictError, match="orders-1: the encode was cancelled while it ran"):
+        large_run.encode_as(LARGE_SCHEMA)
+    large_run.watch = EncodeCallbacks()
+    again = large_run.encode_as(LARGE_SCHEMA)
+
+    assert sum(part.records for part in again.part_files) == LARGE_TASKS * LARGE_TASK_RECORDS
+
+
+@each_session
+def test_long_encode_reports_number_of_finished_tasks(
+    large_run: EncodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each report is new, and the count only grows."""
+    monkeypatch.setattr(spark_job, "REPORT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(spark_job, "STATUS_POLL_SECONDS", 0.05)
+    reported: list[tuple[int, int]] = []
+    large_run.watch = EncodeCallbacks(
+        on_progress=lambda done, total: reported.append((done, total))
+    )
+
+    large_run.encode()
+
+    assert reported
+    assert {total for _, total in reported} == {LARGE_TASKS}
+    assert reported == sorted(set(reported))
+
+
+KIB = 2**10
+COUNT = 3_000  # records just over 1 KiB: three ranges of one MiB
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split files of two MiB."""
+    set_range_bytes(monkeypatch, MIB)
+
+
+JSONL, CSV = numbered_jsonl(COUNT, KIB), numbered_csv(COUNT, KIB)
+PARQUET = numbered_parquet(COUNT, KIB)
+TYPES = {"id": "integer", "text": "string"}
+
+
+def task_numbers(result_names: list[str]) -> set[str]:
+    """Return the task numbers in the names of part files."""
+    return {name.split("-")[3][:4] for name in result_names}
+
+
+@pytest.mark.guarantee("G7")
+def test_split_file_is_encoded_reproducibly(run: EncodeRun) -> None:
+    """All records are in order, and the reports of the tasks are added up."""
+    run.land(b'{"id":-1,"text":""}\n')
+    run.land(JSONL)
+    run.land(b'{"id":3000,"text":""}\n')
+
+    result = run.encode(**TYPES)
+
+    assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
+    assert [(item.read, item.written) for item in result.items] == [(1, 1), (COUNT, COUNT), (1, 1)]
+    assert task_numbers(run.files()) == {f"{number:04}" for number in range(5)}
+    again = run.encode(**TYPES)
+    assert [part.sha256 for part in again.part_files] == [p.sha256 for p in result.part_files]
+
+
+@pytest.mark.parametrize(
+    ("ending", "data", "texts"),
+    [
+        ("csv", CSV, {'a,\n"b' * (KIB // 6)}),
+        ("parquet", PARQUET, {f"{number:08d}" * (KIB // 8) for number in range(COUNT)}),
+    ],
+    ids=["csv", "parquet"],
+)
+def test_split_file_has_all_records_in_order(
+    run: EncodeRun, ending: str, data: bytes, texts: set[str]
+) -> None:
+    """Ranges of csv start inside quotes; for parquet, each task reads its own row groups."""
+    run.land(data, ending=ending)
+
+    rows = records(run.encode(**TYPES).part_files)
+
+    assert [row["id"] for row in rows] == list(range(COUNT))
+    assert {row["text"] for row in rows} == texts
+    assert len(task_numbers(run.files())) == 3
+
+
+def test_csv_range_that_was_read_from_a_wrong_start_is_read_again(run: EncodeRun) -> None:
+    """The text of a cell reads like two records, and has no quotes for longer than a task looks."""
+    rows = ["id,text", *(f"{number},x" for number in range(200_000))]
+    rows[50_000:150_000] = ['7,"', *["8,y"] * 900_000, '"']
+    run.land("\n".join(rows).encode())
+
+    result = run.encode(**TYPES)
+
+    ids = [row["id"] for row in records(result.part_files)]
+    assert ids == [*range(49_999), 7, *range(149_999, 200_000)]
+    assert task_numbers(run.files()) == {"0000", "0003"}  # the others have no record
+    assert [(item.read, item.written) for item in result.items] == [(len(ids), len(ids))]
+    assert len(run.files()) == len(result.part_files)
+
+
+def test_bad_record_of_split_jsonl_has_its_line_in_the_file(run: EncodeRun) -> None:
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
+    run.land(numbered_jsonl(COUNT, KIB, line2500='{"id":'))
+
+    result = run.encode(**TYPES)
+
+    assert [bad.line for bad in result.bad_records] == [2_501]
+    assert [one["line"] for one in records(result.quarantine_files)] == [2_501]
+    assert [(item.read, item.quarantined) for item in result.items] == [(COUNT, 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "written"), [("2500,a,b", COUNT - 1), ('2500,a"b', COUNT)], ids=["bad", "odd quote"]
+)
+def test_malformed_csv_is_read_in_one_piece(run: EncodeRun, line: str, written: int) -> None:
+    """Its quotes prove nothing; the part files of its slices are removed."""
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
+    run.land(b"id,text\n-1,\n")
+    run.land(numbered_csv(COUNT, KIB, line2500=line))
+
+    result = run.encode(**TYPES)
+
+    ids = [row["id"] for row in records(result.part_files)]
+    assert len(ids) == written + 1
+    assert ids == sorted(set(ids))
+    assert [item.read for item in result.items] == [1, COUNT]
+    assert task_numbers(run.files()) <= {"0000", "0001"}
+    lines_before = 1 + 2_500 * (1 + KIB // 6)
+    assert [bad.line for bad in result.bad_records] == [lines_before + 1] * (COUNT - written)
+
+
+def test_bad_split_file_leaves_no_part_files(run: EncodeRun) -> None:
+    """One slice has a record that is too long; the part files of the other slices are removed."""
+    run.configure(
+        on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
+        read_limits=ReadLimits(max_record_bytes=10 * KIB),
+    )
+    long = json.dumps({"id": 0, "text": "x" * 20 * KIB}).encode()
+    run.land(b'{"id":-1,"text":""}\n')
+    run.land(JSONL + b"\n" + long + b"\n")
+
+    result = run.encode(**TYPES)
+
+    assert [one["id"] for one in records(result.part_files)] == [-1]
+    assert [item.bad_kind for item in result.items] == [None, BadFileKind.CORRUPT]
+    assert [item.read for item in result.items] == [1, 0]
+    assert len(records(result.quarantine_files)) == 1
+    assert len(run.files()) == 2
+
+
+RANGED = 2_000
+
+
+def land_ranges(run: EncodeRun, data: bytes, source_format: SourceFormat) -> LandedFile:
+    """Land a file as several items of 10 KiB, each of which several tasks read."""
+    run.configure(source=replace(run.stream.source, format=source_format))
+    run.land(data)
+    file = run.items[-1].file
+    ranges = ItemCutter(stream=run.stream, most_bytes=10 * KIB).ranges(file)
+    run.items = [Item(id=number, file=one) for number, one in enumerate(ranges, start=1)]
+    assert len(run.items) > 2
+    return file
+
+
+def test_bad_record_of_range_has_its_line_in_the_file(
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_range_bytes(monkeypatch, KIB)
+    rows = [f'{number},"two\nlines"' for number in range(RANGED)]
+    rows[1_500] = '"1500\n"'
+    file = land_ranges(run, "\n".join(["id,text", *rows]).encode(), SourceFormat.CSV)
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
+
+    result = run.encode(id="integer", text="string")
+
+    ids = [one["id"] for one in records(result.part_files)]
+    assert ids == [*range(1_500), *range(1_501, RANGED)]
+    assert sum(item.read for item in result.items) == RANGED
+    assert [item.location for item in result.items] == [one.file.location for one in run.items]
+    assert len(run.files()) > len(run.items)
+    [bad] = result.bad_records
+    assert (bad.line, bad.reason) == (3_002, "expected fields: 2, found: 1")
+    assert bad.location == run.items[bad.item_id - 1].file.location
+    assert bad.location.startswith(f"{file.location}#bytes=")
+    assert [one["line"] for one in records(result.quarantine_files)] == [3_002]
+
+
+def test_large_ranges_of_jsonl_are_split_over_tasks(
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_range_bytes(monkeypatch, KIB)
+    lines = b"".join(b'{"id":%d}\n' % number for number in range(RANGED))
+    land_ranges(run, lines, SourceFormat.JSONL)
+    result = run.encode(id="integer")
+    assert [one["id"] for one in records(result.part_files)] == list(range(RANGED))
+    assert len(run.files()) > len(run.items)

@@ -159,7 +159,3 @@ def test_missing_system_runtime_names_the_candidates(tmp_path: Path) -> None:
 def test_unknown_java_setting_raises() -> None:
     with pytest.raises(InvalidValueError, match="BATCH_PIPELINE_JAVA is 'brew'"):
         find_java_home(Path("unused"), {"BATCH_PIPELINE_JAVA": "brew"})
-
-
-def test_java_version_without_release_file_is_zero(tmp_path: Path) -> None:
-    assert java_version(tmp_path) == 0

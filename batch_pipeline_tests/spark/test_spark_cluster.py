@@ -24,7 +24,7 @@ from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.spark import diagnostics, task_planning
-from batch_pipeline.spark.diagnostics import check_executors, is_stopped
+from batch_pipeline.spark.diagnostics import is_stopped
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.executor_archive import build_archive
 from batch_pipeline.spark.java import JVM_OPTIONS, spark_home
@@ -37,17 +37,12 @@ from batch_pipeline_tests.pipeline.garbage_fixture import GarbageHarness, paths
 from batch_pipeline_tests.seeds import plan, query
 from batch_pipeline_tests.spark import transforms
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
-from batch_pipeline_tests.spark.spark_cluster import (
-    FILES,
-    TASK_ITEMS,
-    StandaloneCluster,
-    encode_and_check,
-    land_files,
-    standalone_cluster,
-)
+from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
 
 pytestmark = pytest.mark.long
 
+FILES = 60
+TASK_ITEMS = 20  # replaces `task_planning.MAX_TASK_ITEMS`, for three tasks
 SLOW = {"BATCH_PIPELINE_FAILPOINTS": "encode.before_rename=sleep:4"}
 ONLY_HERE = """
 def kept(parts):
@@ -58,6 +53,25 @@ def same(frame):
 """
 # Executors start as fast as the driver; they use the same Java.
 QUICK = {"spark.executor.extraJavaOptions": " ".join(JVM_OPTIONS)}
+
+
+def land_files(folder: Path, session: SparkSession) -> EncodeRun:
+    """Land sixty files of one record each; a part file holds seven records."""
+    folder.mkdir()
+    run = EncodeRun(folder, session)
+    run.configure(part_limits=replace(run.stream.part_limits, max_records=7))
+    for number in range(FILES):
+        run.land(b"id,name\n%d,n%d\n" % (number, number))
+    return run
+
+
+def encode_and_check(folder: Path, session: SparkSession) -> list[str]:
+    """Encode the files, check each record, and return the digests of the part files."""
+    result = (run := land_files(folder, session)).encode(id="integer", name="string")
+    assert [record["id"] for record in records(result.part_files)] == list(range(FILES))
+    assert run.files() == sorted(names(result.part_files))
+    assert len(result.part_files) == 9
+    return [part.sha256 for part in result.part_files]
 
 
 @dataclass(frozen=True)
@@ -226,17 +240,6 @@ def test_executors_need_only_the_packed_archive(
 
     assert [part.sha256 for part in written] == local_digests
     assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
-
-
-def test_executors_without_the_python_are_reported(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = cluster.session()
-    monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
-    with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
-        check_executors(session.sparkContext)
-    assert "it has no /no/such/python" in str(raised.value)
-    assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
 
 
 def test_executors_without_a_module_of_the_transform_are_reported(

@@ -1,4 +1,4 @@
-"""Real sessions, local and on a warm server, with the bundled Java and the system's.
+"""Real sessions, local and of a Connect client, with the bundled Java and the system's.
 
 Each session has its own process, as classic and Connect sessions cannot share one.
 """
@@ -8,10 +8,8 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.model.errors import InvalidValueError, SparkUnavailableError
 from batch_pipeline.spark.driver import DAEMON_MODULE
 from batch_pipeline.spark.java import archive_path, find_java_home
+from batch_pipeline.spark.session import SparkSettings, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
 from batch_pipeline_tests.concurrency import is_running
 
@@ -55,10 +54,6 @@ def small_job(session):
     frame = session.range(3).mapInArrow(doubled, "id long, python string")
     return sorted([row.id, row.python] for row in frame.collect())
 
-def warm_up(engine):
-    from batch_pipeline.spark.spark_job import warm_up
-    warm_up(engine)
-
 def python_of_tasks(batches):
     import sys
     import pyarrow as pa
@@ -84,28 +79,16 @@ def kill_jvm():
     jvm.kill()
     jvm.wait()
 
-def listens_on(processes):
-    addresses = set()
-    for process in processes:
-        try:
-            connections = process.net_connections(kind="inet")
-        except psutil.Error:  # the worker has ended
-            continue
-        addresses |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
-    return addresses
-
 settings = SparkSettings(home=Path(sys.argv[1]), remote=os.environ.get("REMOTE"))
 """
 
 SMALL_JOB = """
-try:
-    print(json.dumps({"rows": small_job(open_session(settings))}))
-except PipelineError as error:
-    print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+print(json.dumps(small_job(open_session(settings))))
 """
 
 LIFECYCLE = """
 import numpy
+from batch_pipeline.spark.spark_job import warm_up
 report = {}
 before = dict(os.environ)
 engine = open_engine(settings)
@@ -124,7 +107,6 @@ try:
 except PipelineError as error:
     report["error"] = type(error).__name__
 processes = family()
-report["listens_on"] = sorted(listens_on([psutil.Process(), *processes]))
 close_session()
 report["alive_after_close"] = [process.pid for process in processes if is_running(process)]
 replacement = open_session(other)
@@ -197,6 +179,7 @@ sys.stdin.read()
 """
 
 SERVER_HELD_OPEN = """
+from batch_pipeline.spark.session import SparkSettings, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer
 SparkConnectServer(settings.home).start()
 print(json.dumps([process.pid for process in family()]), flush=True)
@@ -250,38 +233,10 @@ def _exists(pid: int) -> bool:
         return False
 
 
-def connections_of(process: psutil.Process) -> list[Any]:
-    """Return the sockets of a process, or none if it has ended."""
-    with suppress(psutil.Error):
-        return process.net_connections(kind="inet")
-    return []
-
-
-def unauthenticated_response(port: int) -> bytes:
-    """Send a request of Spark's own protocol without a secret and return the response."""
-    body = b"an arbitrary object"
-    head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))  # length, RPC request, its id
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(head + body)
-        return connection.recv(400)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
-    """A warm server on the bundled Java."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BATCH_PIPELINE_JAVA", "bundled")
-        started = SparkConnectServer(tmp_path_factory.mktemp("server"))
-        started.start()
-    yield started
-    started.stop()
-
-
 @pytest.mark.long
 def test_lifecycle_of_local_session(tmp_path: Path) -> None:
     home = tmp_path / "it's a home"
     report = run(LIFECYCLE, home, BATCH_PIPELINE_JAVA="bundled")
-    assert set(report.pop("listens_on")) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
     # A process that exits without closing the session leaves no processes or temporary folders.
     assert [pid for pid in report.pop("left_open") if _exists(pid)] == []
     assert list((home / "spark" / "scratch").iterdir()) == []
@@ -342,7 +297,7 @@ def test_local_session_ignores_damaged_class_data_archive(
     damaged = archive_path(find_java_home(tmp_path, os.environ))
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no archive" * 1000)
-    assert run(SMALL_JOB, tmp_path) == {"rows": EXPECTED_ROWS}
+    assert run(SMALL_JOB, tmp_path) == EXPECTED_ROWS
 
 
 def test_jvm_ends_when_owner_of_local_session_is_killed(tmp_path: Path) -> None:
@@ -352,109 +307,53 @@ def test_jvm_ends_when_owner_of_local_session_is_killed(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.guarantee("L1")
 def test_clients_of_a_server_share_the_python_daemon(
-    server: SparkConnectServer, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Successive clients leave one daemon; sessions with other code have their own.
 
     Workers can import this package; an address on the loopback interface requires no TLS.
     """
 
-    def daemons() -> set[int]:
-        pids = set()
+    def count_daemons() -> int:
+        count = 0
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):  # it has ended
                 parent = process.parent()
-                if parent and parent.name() == "java" and DAEMON_MODULE in process.cmdline():
-                    pids.add(process.pid)
-        return pids
+                is_java = parent is not None and parent.name() == "java"
+                count += is_java and DAEMON_MODULE in process.cmdline()
+        return count
 
-    other = without_session_id(server.remote)
-    before = daemons()
-    for remote in (server.remote, server.remote, server.remote.replace("localhost", "127.0.0.1")):
-        assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
-    shared = daemons() - before
-    for _ in range(2):
-        run(SMALL_JOB, tmp_path, REMOTE=other)
-    assert len(shared) <= 1  # an earlier test's client may have started it
-    assert len(daemons() - before - shared) == 2
-
-
-@pytest.mark.guarantee("S3")
-def test_connect_session_with_wrong_token_is_rejected(
-    server: SparkConnectServer, tmp_path: Path
-) -> None:
-    """The message does not repeat the token."""
-    remote = server.remote.replace("token=", "token=wrong")
-    answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
-    assert "it refuses the token" in answer
-    assert "wrong" not in answer
-
-
-@pytest.mark.guarantee("S3")
-def test_connect_session_without_token_is_rejected(
-    server: SparkConnectServer, tmp_path: Path
-) -> None:
-    answer = run(SMALL_JOB, tmp_path, REMOTE=server.remote.partition("/;")[0])["error"]
-    assert "it requires a token" in answer
+    monkeypatch.setenv("BATCH_PIPELINE_JAVA", "bundled")
+    with SparkConnectServer(tmp_path) as server:
+        before, remote = count_daemons(), server.remote
+        for address in (remote, remote, remote.replace("localhost", "127.0.0.1")):
+            assert run(SMALL_JOB, tmp_path, REMOTE=address) == EXPECTED_ROWS
+        assert count_daemons() == before + 1
+        for _ in range(2):
+            run(SMALL_JOB, tmp_path, REMOTE=without_session_id(remote))
+        assert count_daemons() == before + 3
 
 
 @pytest.mark.parametrize(
-    ("remote", "expected"),
+    ("remote", "error", "message"),
     [
-        ("sc://localhost:{port}/;token=hidden", "SparkUnavailableError: Spark at sc://localhost:"),
-        ("http://host/;token=hidden", "InvalidValueError: the Spark Connect address is"),
+        ("sc://localhost:{port}/;token=hidden", SparkUnavailableError, "Spark at sc://localhost:"),
+        ("http://host/;token=hidden", InvalidValueError, "the Spark Connect address is"),
     ],
     ids=["nothing listens", "no address"],
 )
 def test_error_of_connect_session_does_not_show_its_token(
-    tmp_path: Path, remote: str, expected: str
+    tmp_path: Path, remote: str, error: type[Exception], message: str
 ) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         remote = remote.format(port=unused.getsockname()[1])
-        answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
-    assert answer.startswith(expected)
-    assert "hidden" not in answer
+        with pytest.raises(error, match=message) as raised:
+            open_session(SparkSettings(home=tmp_path, remote=remote))
+    assert "hidden" not in str(raised.value)
 
 
-@pytest.mark.guarantee("S3")
-def test_connect_server_listens_on_loopback_only(server: SparkConnectServer) -> None:
-    processes = psutil.Process().children(recursive=True)
-    addresses = {
-        connection.laddr.ip
-        for process in processes
-        for connection in connections_of(process)
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert addresses
-    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-
-
-@pytest.mark.guarantee("S3")
-def test_driver_rejects_objects_without_secret(server: SparkConnectServer) -> None:
-    """The ports of driver and block manager, which deserialize Java objects, authenticate first."""
-    connect_port = int(server.remote.partition("/;")[0].rpartition(":")[2])
-    ports_of_each = [
-        {one.laddr.port for one in connections_of(process) if one.status == "LISTEN"}
-        for process in psutil.Process().children(recursive=True)
-        if process.name() == "java"  # another module's server may be among them
-    ]
-    (ports,) = (ports for ports in ports_of_each if connect_port in ports)
-    answers = [unauthenticated_response(port) for port in ports - {connect_port}]
-    assert len(answers) == 2
-    assert all(b"Expected SaslMessage" in answer for answer in answers), answers
-
-
-@pytest.mark.guarantee("S2")
-def test_connect_server_does_not_expose_its_token(server: SparkConnectServer) -> None:
-    """The token is on no command line and in no log."""
-    token = server.remote.partition("token=")[2].partition(";")[0]
-    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    assert any("SparkConnectServer" in line for line in lines)
-    assert not any(token in line for line in lines)
-    assert token not in server.log.read_text()
-
-
+@pytest.mark.long
 def test_stopped_connect_server_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,7 +361,7 @@ def test_stopped_connect_server_leaves_no_process(
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", "auto")
     before = set(psutil.Process().children(recursive=True))
     with SparkConnectServer(tmp_path) as started:
-        assert run(SMALL_JOB, tmp_path, REMOTE=started.remote) == {"rows": EXPECTED_ROWS}
+        assert run(SMALL_JOB, tmp_path, REMOTE=started.remote) == EXPECTED_ROWS
         family = set(psutil.Process().children(recursive=True)) - before
         assert len(family) >= 3  # guardian, JVM, worker daemon
     assert [process for process in family if is_running(process)] == []

@@ -1,11 +1,14 @@
-"""The warm server: who may use it, who starts it, and when it ends."""
+"""The warm server: who may use it, who starts it, what it exposes, and when it ends."""
 
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from batch_pipeline.model.errors import RetryableError
+from batch_pipeline.model.errors import RetryableError, SparkUnavailableError
 from batch_pipeline.spark import warm_server
+from batch_pipeline.spark.session import SparkSettings, open_session
 from batch_pipeline.spark.spark_connect import check
 from batch_pipeline.spark.warm_server import ServerSpec, WarmServer, find, stop, use
 from batch_pipeline_tests.concurrency import eventually, is_running
@@ -48,8 +52,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """A home whose server is ended afterwards."""
     yield tmp_path
     stop(tmp_path)
-    for keeper in warm_server._keepers.values():
-        keeper.wait()
+    for started, keeper in warm_server._keepers.items():
+        if started.home == tmp_path:
+            keeper.wait()
 
 
 def use_running(wanted: ServerSpec) -> warm_server.ServerUse:
@@ -96,8 +101,7 @@ def write_file(home: Path, process: psutil.Process, **changes: Any) -> None:
 def test_processes_that_start_together_and_later_share_one_server(home: Path) -> None:
     first, second = start_user(home), start_user(home)
     answers = [answer_of(first), answer_of(second), answer_of(start_user(home))]
-    server = find(home)
-    assert server is not None
+    server = server_of(spec(home))
     assert {(rows, pid) for rows, pid, _ in answers} == {(3, server.pid)}
     assert (home / FILE).stat().st_mode & 0o777 == 0o600
     # An unshared session does not see views of the shared session, and vice versa.
@@ -105,13 +109,101 @@ def test_processes_that_start_together_and_later_share_one_server(home: Path) ->
     assert (rows, pid, views) == (3, server.pid, 1)
 
 
-def test_server_in_use_is_neither_stopped_nor_replaced(home: Path) -> None:
-    used = use_running(spec(home))
-    with pytest.raises(RetryableError, match=r"is in use\. Nothing was changed"):
-        stop(home)
-    assert use(spec(home, keep_seconds=2 * HOUR)) is None
-    check(used.server.remote)
+@pytest.fixture(scope="module")
+def in_use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSpec]:
+    """A server that this process uses. Afterwards its keeper is killed: no process may be left."""
+    running = spec(tmp_path_factory.mktemp("home"))
+    used = use_running(running)
+    processes = tree_of(used.server)
+    yield running
     used.close()
+    warm_server._keepers[running].kill()
+    warm_server._keepers[running].wait()
+    eventually(lambda: not any(map(is_running, processes)))
+    assert (running.home / FILE).exists()
+    assert find(running.home) is None
+
+
+def server_of(running: ServerSpec) -> WarmServer:
+    server = find(running.home)
+    assert server is not None
+    return server
+
+
+def test_server_in_use_is_neither_stopped_nor_replaced(in_use: ServerSpec) -> None:
+    remote = server_of(in_use).remote
+    with pytest.raises(RetryableError, match=r"is in use\. Nothing was changed"):
+        stop(in_use.home)
+    assert use(replace(in_use, keep_seconds=2 * HOUR)) is None
+    check(remote)
+
+
+@pytest.mark.guarantee("S3")
+def test_connect_session_with_wrong_token_is_rejected(in_use: ServerSpec) -> None:
+    """The message does not repeat the token."""
+    remote = server_of(in_use).remote.replace("token=", "token=wrong")
+    with pytest.raises(SparkUnavailableError, match="it refuses the token") as raised:
+        open_session(SparkSettings(home=in_use.home, remote=remote))
+    assert "wrong" not in str(raised.value)
+
+
+@pytest.mark.guarantee("S3")
+def test_connect_session_without_token_is_rejected(in_use: ServerSpec) -> None:
+    remote = server_of(in_use).remote.partition("/;")[0]
+    with pytest.raises(SparkUnavailableError, match="it requires a token"):
+        open_session(SparkSettings(home=in_use.home, remote=remote))
+
+
+def listeners_of(process: psutil.Process) -> set[tuple[str, int]]:
+    """Return the addresses and ports on which a process listens."""
+    with suppress(psutil.Error):  # it has ended
+        connections = process.net_connections(kind="inet")
+        return {(one.laddr.ip, one.laddr.port) for one in connections if one.status == "LISTEN"}
+    return set()
+
+
+@pytest.mark.guarantee("S3")
+def test_connect_server_listens_on_loopback_only(in_use: ServerSpec) -> None:
+    family = psutil.Process().children(recursive=True)
+    addresses = {address for process in family for address, _ in listeners_of(process)}
+    assert addresses
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def unauthenticated_response(port: int) -> bytes:
+    """Send a request of Spark's own protocol without a secret and return the response."""
+    body = b"an arbitrary object"
+    head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))  # length, RPC request, its id
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(head + body)
+        return connection.recv(400)
+
+
+@pytest.mark.guarantee("S3")
+def test_driver_rejects_objects_without_secret(in_use: ServerSpec) -> None:
+    """The ports of driver and block manager, which deserialize Java objects, authenticate first."""
+    connect_port = int(server_of(in_use).remote.partition("/;")[0].rpartition(":")[2])
+    ports_of_each = [
+        {port for _, port in listeners_of(process)}
+        for process in tree_of(server_of(in_use))
+        if process.name() == "java"  # another may build the class-data archive
+    ]
+    [ports] = [ports for ports in ports_of_each if connect_port in ports]
+    answers = [unauthenticated_response(port) for port in ports - {connect_port}]
+    assert len(answers) == 2
+    assert all(b"Expected SaslMessage" in answer for answer in answers), answers
+
+
+@pytest.mark.guarantee("S2")
+def test_connect_server_does_not_expose_its_token(in_use: ServerSpec) -> None:
+    """The token is on no command line and in no log."""
+    token = server_of(in_use).remote.partition("token=")[2].partition(";")[0]
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert any("SparkConnectServer" in line for line in lines)
+    assert not any(token in line for line in lines)
+    logs = [path.read_text() for path in (in_use.home / "logs").iterdir()]
+    assert logs
+    assert not any(token in text for text in logs)
 
 
 @pytest.mark.long
@@ -138,14 +230,12 @@ def test_server_ends_after_idle_time_and_not_while_it_is_used(home: Path) -> Non
     assert not (home / FILE).exists()
 
 
-def test_killed_keeper_leaves_no_process_and_its_file_is_not_used(home: Path) -> None:
+@pytest.mark.long
+def test_server_of_killed_keeper_is_replaced(home: Path) -> None:
     first = use_running(spec(home))
-    processes = tree_of(first.server)
     first.close()
     os.kill(first.server.pid, signal.SIGKILL)
-    eventually(lambda: not any(map(is_running, processes)))
-    assert (home / FILE).exists()
-    assert find(home) is None
+    eventually(lambda: find(home) is None)
     second = use_running(spec(home))
     assert second.server.pid != first.server.pid
     second.close()
@@ -176,7 +266,7 @@ def test_file_that_others_can_read_or_write_is_no_server(tmp_path: Path, mode: i
     assert find(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"pid": 1}'])
 def test_damaged_file_is_no_server(tmp_path: Path, text: str) -> None:
     write_file(tmp_path, psutil.Process())
     (tmp_path / FILE).write_text(text)

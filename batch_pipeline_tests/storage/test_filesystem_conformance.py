@@ -1,7 +1,7 @@
 """The contract of file systems, tested on a disk, in S3 and with a custom one in memory."""
 
-import io
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -141,22 +141,16 @@ def test_head_returns_size_time_and_known_checksum(folder: Folder) -> None:
     assert facts.sha256 in {None, digest(folder.uri_of("a"))}
 
 
-@pytest.mark.parametrize("call", ["head", "open", "pin"])
-def test_missing_file_raises_file_not_found(folder: Folder, call: str) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        getattr(folder.files, call)(folder.uri_of("none"))
-    assert (caught.value.strerror or "").lower() == "no such file or directory"
-
-
-def test_open_reads_any_range(folder: Folder) -> None:
-    folder.put("a", data=LARGE)
-    with folder.files.open(folder.uri_of("a")) as file:
-        assert file.seek(-8, io.SEEK_END) == len(LARGE) - 8
-        assert file.read() == b"and more"
-        file.seek(256)
-        assert file.read(3) == b"\0\1\2"
-        file.seek(5 * 2**20)
-        assert file.read(2) == b"\0\1"
+def test_missing_file_raises_file_not_found(folder: Folder) -> None:
+    calls: list[Callable[[str], object]] = [
+        folder.files.head,
+        folder.files.open,
+        folder.files.pin,
+    ]
+    for call in calls:
+        with pytest.raises(FileNotFoundError) as caught:
+            call(folder.uri_of("none"))
+        assert (caught.value.strerror or "").lower() == "no such file or directory"
 
 
 def test_open_of_other_version_is_rejected(folder: Folder) -> None:
@@ -170,16 +164,16 @@ def test_open_of_other_version_is_rejected(folder: Folder) -> None:
             folder.files.open(folder.uri_of("a"), etag)
 
 
-@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_pinned_file_can_be_read_repeatedly(folder: Folder, data: bytes) -> None:
-    folder.put("a", data=data)
-    pinned = folder.files.pin(folder.uri_of("a"))
-    assert pinned.facts == folder.files.head(folder.uri_of("a"))
-    for _ in range(2):
-        with pinned.open() as file:
-            assert file.read() == data
-    pinned.check_unchanged()
-    pinned.close()
+def test_pinned_file_can_be_read_repeatedly(folder: Folder) -> None:
+    for data in (SMALL, LARGE):
+        folder.put("a", data=data)
+        pinned = folder.files.pin(folder.uri_of("a"))
+        assert pinned.facts == folder.files.head(folder.uri_of("a"))
+        for _ in range(2):
+            with pinned.open() as file:
+                assert file.read() == data
+        pinned.check_unchanged()
+        pinned.close()
 
 
 def test_change_of_pinned_file_is_detected(folder: Folder) -> None:
@@ -196,31 +190,31 @@ def test_change_of_pinned_file_is_detected(folder: Folder) -> None:
     assert start == LARGE[:100]
 
 
-@pytest.mark.parametrize("data", [b"", SMALL, LARGE], ids=["empty", "small", "large"])
-def test_written_file_is_invisible_until_complete(folder: Folder, data: bytes) -> None:
-    writer = folder.write_unfinished("a", data)
-    assert folder.names() == []
-    with pytest.raises(FileNotFoundError):
-        folder.files.head(folder.uri_of("a"))
-    writer.finish()
-    assert folder.names() in ([], ["a"])
-    for _ in range(2):
-        writer.commit()
-        assert folder.read("a") == data
-    assert (folder.names(), folder.unfinished()) == (["a"], [])
-
-
-@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("until", ["write", "finish", "commit"])
-def test_aborted_file_is_removed(folder: Folder, data: bytes, until: str) -> None:
-    writer = folder.write_unfinished("a", data)
-    if until != "write":
+def test_written_file_is_invisible_until_complete(folder: Folder) -> None:
+    for data in (b"", SMALL, LARGE):
+        writer = folder.write_unfinished("a", data)
+        assert folder.names() == []
+        with pytest.raises(FileNotFoundError):
+            folder.files.head(folder.uri_of("a"))
         writer.finish()
-    if until == "commit":
-        writer.commit()
-    assert writer.abort()
-    assert writer.abort()
-    assert (folder.names(), folder.unfinished()) == ([], [])
+        assert folder.names() in ([], ["a"])
+        for _ in range(2):
+            writer.commit()
+            assert folder.read("a") == data
+        assert (folder.names(), folder.unfinished()) == (["a"], [])
+        folder.files.delete(folder.uri_of("a"))
+
+
+@pytest.mark.parametrize("until", ["write", "finish", "commit"])
+def test_aborted_file_is_removed(folder: Folder, until: str) -> None:
+    for data in (SMALL, LARGE):
+        writer = folder.write_unfinished("a", data)
+        if until != "write":
+            writer.finish()
+        if until == "commit":
+            writer.commit()
+        assert (writer.abort(), writer.abort()) == (True, True)
+        assert (folder.names(), folder.unfinished()) == ([], [])
 
 
 def test_unfinished_files_are_listed_and_aborted(folder: Folder) -> None:

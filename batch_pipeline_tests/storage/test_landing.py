@@ -1,8 +1,8 @@
-"""Listing a landing folder: which files are listed, their order and their facts."""
+"""Listing a landing, a folder or a bucket: which files are listed, their order and their facts."""
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from itertools import count
@@ -14,12 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.errors import LandingUnavailableError
-from batch_pipeline.model.item import LandedFile
+from batch_pipeline.encode.readers.decoded_file import ItemCutter
+from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.errors import ConfigurationError, LandingUnavailableError
+from batch_pipeline.model.item import LandedFile, Registered
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.stream import Source
 from batch_pipeline.storage.landing import UNFINISHED, SourceLanding, compare, wanted_names
-from batch_pipeline_tests.factories import stream
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.factories import found_file, stream
+from batch_pipeline_tests.storage.bucket_landing import BucketLanding, names
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = 10**9
@@ -71,14 +75,6 @@ def test_listed_file_has_nearest_time_that_every_time_zone_can_show(
     assert file.modified_at is not None
     for hours in (-14, 14):
         assert file.modified_at.astimezone(timezone(timedelta(hours=hours))).year == listed
-
-
-def test_listing_applies_include_and_exclude(tmp_path: Path) -> None:
-    """Which names a pattern matches is tested below."""
-    for name in ("a.csv", "a.csv.tmp", "a.txt", ".hidden/b.csv", "sub/b.csv", "sub/c.csv"):
-        _land(tmp_path / name)
-    landing = _landing(tmp_path, include=("*.csv", "*.tmp"), exclude=("c.*",))
-    assert _names(landing, tmp_path) == ["a.csv", "sub/b.csv"]
 
 
 @pytest.mark.parametrize(
@@ -221,12 +217,10 @@ def test_unreadable_folder_is_an_error_that_names_it(
     ) in str(caught.value)
 
 
-def test_file_whose_folder_became_a_file_is_missing(tmp_path: Path) -> None:
-    path = _land(tmp_path / "a")
-    assert _landing(tmp_path).settled(f"{path.name}/b.csv") is None
-
-
-def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
+def test_file_whose_folder_became_a_file_is_missing_and_unreadable_file_is_an_error(
+    tmp_path: Path,
+) -> None:
+    assert _landing(tmp_path).settled(f"{_land(tmp_path / 'a').name}/b.csv") is None
     path = tmp_path / "circle.csv"
     path.symlink_to(path)
     with pytest.raises(LandingUnavailableError, match="symbolic links") as caught:
@@ -249,26 +243,23 @@ def test_compare_registered_file_with_current_state(tmp_path: Path) -> None:
     assert compare(LandedFile(location="a.csv")).startswith("which is not an absolute")
 
 
-@pytest.mark.parametrize(
-    ("file", "reason"),
-    [
-        ("a.csv", "not registered yet: `batch-pipeline run`"),
-        ("sub/a.csv", "not registered yet: `batch-pipeline run`"),
-        ("a.csv.tmp", "unfinished"),
-        (".hidden/a.csv", "unfinished"),
-        ("a.txt", "excluded by"),
-        ("missing.csv", "no such file"),
-        ("../elsewhere.csv", "outside"),
-        ("../nowhere.csv", "outside"),
-    ],
-)
-def test_why_not_explains_why_file_is_not_listed(tmp_path: Path, file: str, reason: str) -> None:
+def test_why_not_explains_why_file_is_not_listed(tmp_path: Path) -> None:
     root = tmp_path / "landing"
-    for name in ("a.csv", "sub/a.csv", "a.csv.tmp", ".hidden/a.csv", "a.txt", "../elsewhere.csv"):
+    for name in ("sub/a.csv", "a.csv.tmp", ".hidden/a.csv", "a.txt", "../elsewhere.csv"):
         _land(root / name)
     landing = _landing(root, include=("*.csv", "*.tmp"))
-    assert reason in landing.why_not(file)
-    assert reason in landing.why_not(to_uri(Path(os.path.normpath(root / file))))
+    reasons = {
+        "sub/a.csv": "not registered yet: `batch-pipeline run`",
+        "a.csv.tmp": "unfinished",
+        ".hidden/a.csv": "unfinished",
+        "a.txt": "excluded by",
+        "missing.csv": "no such file",
+        "../elsewhere.csv": "outside",
+        "../nowhere.csv": "outside",
+    }
+    for file, reason in reasons.items():
+        assert reason in landing.why_not(file), file
+        assert reason in landing.why_not(to_uri(Path(os.path.normpath(root / file)))), file
 
 
 _PATTERNS = st.lists(
@@ -295,3 +286,130 @@ def test_combined_pattern_matches_like_single_patterns(
     source = Source(uri="file:///in", include=include, exclude=exclude)
     file = wanted_names(source).match(name) is not None
     assert file == (bool(name) and is_taken and not is_unfinished)
+
+
+def test_listed_object_has_the_facts_of_head(s3_landing: BucketLanding) -> None:
+    location = s3_landing.put("in/a b%20é+.csv", b"12345")
+    [found] = s3_landing.landing().found_files()
+    facts = S3.head(location)
+    assert found.location == f"{s3_landing.bucket}/in/a b%20é+.csv"
+    assert found.size_bytes == 5
+    assert (found.modified_at, found.etag) == (facts.modified_at, facts.etag)
+    assert found.etag is not None
+
+
+def test_listing_has_neither_folder_markers_nor_unfinished_names(s3_landing: BucketLanding) -> None:
+    for key in ("in/a.csv", "in/sub/b.csv", "inside.csv", "other/a.csv"):
+        s3_landing.put(key)
+    for key in ("in/", "in/sub/", "in/a.tmp", "in/.hidden/a.csv", "in/empty.csv"):
+        s3_landing.put(key, b"")
+    assert names(s3_landing.landing()) == ["a.csv", "empty.csv", "sub/b.csv"]
+    assert names(s3_landing.landing(exclude=("sub/*",))) == ["a.csv", "empty.csv"]
+    whole = s3_landing.landing(uri=s3_landing.bucket, include=("*a.csv",)).found_files()
+    assert [file.location for file in whole] == [
+        f"{s3_landing.bucket}/in/a.csv",
+        f"{s3_landing.bucket}/other/a.csv",
+    ]
+
+
+def test_key_that_looks_like_a_range_is_a_warning_unless_excluded(
+    s3_landing: BucketLanding,
+) -> None:
+    ranges = ("in/#bytes=9-1", "in/a.csv#bytes=0-9", "in/a.csv#bytes=0-9,size=10")
+    for key in ("in/+.csv", *ranges, "in/b.csv"):
+        s3_landing.put(key)
+    landing = s3_landing.landing()
+    assert [names(landing), names(landing)] == [["+.csv", "b.csv"]] * 2
+    [warning] = landing.troubles  # of the first key
+    assert isinstance(warning, ConfigurationError)
+    assert ranges[0] in str(warning)
+    assert "exclude it with `source.exclude`" in str(warning)
+    landing = s3_landing.landing(exclude=("*#bytes*",))
+    assert (names(landing), landing.troubles) == (["+.csv", "b.csv"], [])
+
+
+@pytest.mark.parametrize(("all_or_none", "registered"), [(False, 2), (True, None)])
+def test_interrupted_listing_registers_preceding_files(
+    database: Database, all_or_none: bool, registered: int | None
+) -> None:
+    def broken() -> Iterator[LandedFile]:
+        yield from (found_file(1), found_file(2))
+        raise LandingUnavailableError("orders", "s3://bucket/in", "it does not answer")
+
+    table = database.meta_table("orders")
+    with pytest.raises(LandingUnavailableError):
+        table.register(broken(), accept_changed=False, all_or_none=all_or_none)
+    assert table.high_watermark() == registered
+
+
+def test_overwritten_object_is_changed_only_if_bytes_differ(
+    s3_landing: BucketLanding, database: Database
+) -> None:
+    location = s3_landing.put("in/a.csv", b"id\n1\n")
+    table, landing = database.meta_table("orders"), s3_landing.landing()
+    table.register(landing.found_files(), accept_changed=False)
+    s3_landing.put("in/a.csv", b"id\n1\n")
+    assert table.register(landing.found_files(), accept_changed=False).changed == ()
+    s3_landing.put("in/a.csv", b"id\n2\n")
+    assert table.register(landing.found_files(), accept_changed=False).changed == (location,)
+    assert table.register(landing.found_files(), accept_changed=True) == Registered(
+        found=1, new_items=0, accepted=1
+    )
+    [item] = table.find("a.csv")
+    assert item.file.etag == S3.head(location).etag
+
+
+def test_object_with_number_sign_in_key_is_recognized(
+    s3_landing: BucketLanding, database: Database
+) -> None:
+    ten = b'{"id":1}\n' * 10
+    for key, data in (("a", b"1"), ("a#1", b"2"), ("c#2.jsonl", ten), ("b#bytes=", b"4")):
+        s3_landing.put(f"in/{key}", data)
+    table, landing = database.meta_table("orders"), s3_landing.landing()
+    new_items = [_register(database, landing).new_items for _ in range(2)]
+    assert new_items == [6, 0]
+    found = {name: [one.id for one in table.find(name)] for name in ("a", "a#1", "b#bytes=")}
+    assert found == {"a": [1], "a#1": [2], "b#bytes=": [3]}
+    assert [one.id for one in table.find(f"{s3_landing.uri}/c#2.jsonl")] == [4, 5, 6]
+    location = s3_landing.put("in/a#1", b"3")
+    assert _register(database, landing).changed == (location,)
+
+
+def _register(database: Database, landing: SourceLanding) -> Registered:
+    cutter = ItemCutter(stream=landing.stream, most_bytes=40)
+    files = landing.found_files()
+    return database.meta_table("orders").register(files, accept_changed=False, cutter=cutter)
+
+
+def test_object_of_other_bytes_has_changed(s3_landing: BucketLanding) -> None:
+    s3_landing.put("in/a.csv", b"123")
+    [found] = s3_landing.landing().found_files()
+    assert compare(found) == "unchanged since"
+    s3_landing.put("in/a.csv", b"456")
+    assert compare(found) == "changed since: now 3 B"
+
+
+def test_why_not_explains_why_object_is_not_listed(s3_landing: BucketLanding) -> None:
+    for key in ("in/sub/a.csv", "in/sub/", "elsewhere.csv"):
+        s3_landing.put(key, b"")
+    landing, bucket = s3_landing.landing(), s3_landing.bucket
+    not_yet = "not registered yet: `batch-pipeline run`"
+    reasons = {
+        f"{bucket}/in/sub/a.csv": not_yet,
+        f"{bucket}/in/sub/a.csv".replace("s3://", "s3a://"): not_yet,
+        "sub/": "folder markers",
+        "missing.csv": "no such file",
+        "a.csv#bytes=0-1": "like a byte range",
+        f"{bucket}/elsewhere.csv": "outside",
+        "/in/a.csv": "outside",
+        "file:///in/a.csv": "outside",
+    }
+    for file, reason in reasons.items():
+        assert reason in landing.why_not(file), file
+
+
+def test_landing_in_missing_bucket_is_an_error(bucket: str) -> None:
+    assert names(BucketLanding(bucket).landing()) == []
+    with pytest.raises(LandingUnavailableError, match="there is no such bucket") as caught:
+        names(BucketLanding(f"{bucket}-other").landing())
+    assert "correct `source` in the stream file" in str(caught.value)

@@ -1,7 +1,8 @@
-"""The local file system, and reasons of errors."""
+"""The local file system, private temporary folders, and reasons of errors."""
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.storage.filesystem import UnreachableError, reason_of
-from batch_pipeline.storage.local import LocalFileSystem, _copy_name, local_file
+from batch_pipeline.storage.local import LocalFileSystem, PrivateFolder, _copy_name, local_file
 from batch_pipeline.storage.s3_client import translate_store_errors
+from batch_pipeline_tests.concurrency import next_line, python
 
 LOCAL = LocalFileSystem()
 
@@ -39,13 +41,12 @@ def test_unsupported_uri_is_rejected(uri: str) -> None:
     [
         ("in/a b.csv", "a b.csv"),
         ("in/..", "object"),
-        ("in/.", "object"),
         ("in/", "object"),
         ("in/.locked", "object"),
         ("ä" * 127 + "b", "ä" * 127 + "b"),
         ("ä" * 128, "object"),
     ],
-    ids=["usual", "dots", "dot", "none", "locked", "longest", "long"],
+    ids=["usual", "dots", "none", "locked", "longest", "long"],
 )
 def test_local_copy_has_valid_file_name(key: str, name: str) -> None:
     assert _copy_name(f"s3://bucket/{key}") == name
@@ -70,3 +71,58 @@ def test_translate_store_errors_passes_own_errors_unchanged() -> None:
         with pytest.raises(type(error)) as failed, translate_store_errors("s3://bucket/a"):
             raise error
         assert failed.value is error
+
+
+HOLD = """
+import sys
+from batch_pipeline.storage.local import PrivateFolder
+folder = PrivateFolder("one")
+(folder.path / "secret").write_text("hunter2")
+print(folder.path)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a world-writable temporary folder of the test."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_private_folder_is_not_accessible_by_others_and_is_removed() -> None:
+    before = os.umask(0)
+    try:
+        with PrivateFolder("one") as folder:
+            assert folder.path.stat().st_mode & 0o777 == 0o700
+            assert [one.stat().st_mode & 0o777 for one in folder.path.iterdir()] == [0o600]
+    finally:
+        os.umask(before)
+    assert not folder.path.exists()
+
+
+def test_private_folder_of_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+    with python(HOLD) as holder:
+        orphan = Path(next_line(holder))
+        PrivateFolder("one").close()
+        assert (orphan / "secret").exists()
+        holder.kill()
+        holder.wait()
+        PrivateFolder("another").close()
+    assert not orphan.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_folders_are_kept(tmp_path: Path) -> None:
+    own, elsewhere = tmp_path / "batch-pipeline-mine", tmp_path / "elsewhere"
+    own.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / ".locked").touch()
+    (tmp_path / "batch-pipeline-link").symlink_to(elsewhere)
+    with PrivateFolder("one"):
+        pass
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        *("batch-pipeline-link", "batch-pipeline-mine", "elsewhere")
+    ]
+    assert (elsewhere / ".locked").exists()

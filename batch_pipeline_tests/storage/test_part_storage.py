@@ -1,38 +1,41 @@
-"""Part-file storage on a disk and in S3: folders, removal of attempts, manifest files."""
+"""Part-file storage on a disk and in S3: folders, attempts, manifest files, unfinished uploads."""
 
 import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     ConfigurationError,
+    GarbageLeftError,
     ManifestFileTakenError,
     StorageUnavailableError,
 )
 from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.garbage import Folder, Reason, StoredFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import ManifestUnfitError
-from batch_pipeline_tests.concurrency import together
+from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import manifest, part_file
+from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_harness, paths
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
+from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 STEM = "orders-00000001-00000003-a1-12345678"
 MANIFEST_FILE = "manifests/orders-00000001-00000003.g1.json"
 
 
-@pytest.fixture(params=["disk", "s3", "bucket"])
+@pytest.fixture(params=["disk", "bucket"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    """An empty storage root: a folder, a prefix of keys, or a whole bucket."""
-    if request.param == "disk":
-        return Root(to_uri(tmp_path))
-    bucket: str = request.getfixturevalue("bucket")
-    return Root(bucket if request.param == "bucket" else f"{bucket}/deep/batches")
+    """An empty storage root: a folder, or a whole bucket."""
+    is_disk = request.param == "disk"
+    return Root(to_uri(tmp_path) if is_disk else request.getfixturevalue("bucket"))
 
 
 def test_prepare_creates_folders_and_leaves_no_file(root: Root, tmp_path: Path) -> None:
@@ -102,35 +105,22 @@ def test_point_to_writes_only_the_manifest_file(root: Root) -> None:
     assert json.loads(content(uri)) == manifest(generation=2).to_json()
 
 
-def test_repeated_point_to_keeps_existing_file(root: Root) -> None:
-    storage = storage_at(root.uri)
+def test_repeated_point_to_keeps_existing_file(tmp_path: Path) -> None:
+    root, storage = Root(to_uri(tmp_path)), storage_at(to_uri(tmp_path))
     text = json.dumps(manifest().to_json() | {"more": 1}).encode()
     uri = root.put(MANIFEST_FILE, text)
     assert storage.point_to(manifest()) == uri
     assert content(uri) == text
 
 
-def test_concurrent_point_to_writes_one_complete_file(root: Root) -> None:
-    uris = together(*[partial(storage_at(root.uri).point_to, manifest()) for _ in range(8)])
-    assert set(map(str, uris)) == {f"{root.uri}/{MANIFEST_FILE}"}
-    assert root.names() == [MANIFEST_FILE]
-    assert json.loads(content(str(uris[0]))) == manifest().to_json()
-
-
-@pytest.mark.parametrize("existing", ["of another attempt", "no JSON", "a list", "too deep"])
-def test_point_to_does_not_overwrite_another_file(root: Root, existing: str) -> None:
-    other = replace(manifest(), token=UUID(int=7))
-    text = {
-        "of another attempt": json.dumps(other.to_json()),
-        "no JSON": "{",
-        "a list": "[]",
-        "too deep": "[" * 100_000,
-    }
-    uri = root.put(MANIFEST_FILE, text[existing].encode())
+@pytest.mark.parametrize("existing", ["{}", "{", "[]", "[" * 100_000])
+def test_point_to_does_not_overwrite_another_file(tmp_path: Path, existing: str) -> None:
+    root = Root(to_uri(tmp_path))
+    uri = root.put(MANIFEST_FILE, existing.encode())
     with pytest.raises(ManifestFileTakenError, match="of another attempt has its name") as caught:
         storage_at(root.uri).point_to(manifest())
     assert caught.value.uri == uri
-    assert content(uri) == text[existing].encode()
+    assert content(uri) == existing.encode()
 
 
 @pytest.mark.usefixtures("bucket")
@@ -157,13 +147,6 @@ def test_point_to_interrupted_before_link_leaves_no_manifest_file(
     assert Path(to_path(storage_at(to_uri(tmp_path)).point_to(manifest()))).exists()
 
 
-def test_point_to_write_error_raises(tmp_path: Path) -> None:
-    (tmp_path / "manifests").write_text("")
-    with pytest.raises(StorageUnavailableError, match=r"g1\.json"):
-        storage_at(to_uri(tmp_path)).point_to(manifest())
-    assert Root(to_uri(tmp_path)).names() == ["manifests"]
-
-
 def test_point_to_without_hard_links_writes_manifest_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +165,149 @@ def test_manifest_file_over_size_limit_is_rejected(tmp_path: Path) -> None:
     assert storage_at(to_uri(tmp_path)).read_manifest("orders.json", 11) == b"x" * 11
     with pytest.raises(ManifestUnfitError, match="more than 10 bytes"):
         storage_at(to_uri(tmp_path)).read_manifest("orders.json", 10)
+
+
+NAME = "orders-00000001-00000002.g1.json"
+ORIGINAL, DISCARDED = f"manifests/{NAME}", f"discarded/mark/manifests/{NAME}"
+
+
+def discard(root: Root, mark: str = "mark") -> bool:
+    return storage_at(root.uri).set_aside(NAME, mark)
+
+
+def test_manifest_file_is_moved_once(root: Root) -> None:
+    root.put(ORIGINAL, b"manifest")
+    assert discard(root)
+    assert root.names() == [DISCARDED]
+    assert content(f"{root.uri}/{DISCARDED}") == b"manifest"
+    assert not discard(root)
+
+
+def test_move_does_not_overwrite_another_file(root: Root) -> None:
+    root.put(ORIGINAL, b"manifest")
+    root.put(DISCARDED, b"another")
+    with pytest.raises(StorageUnavailableError, match="another file has its name there"):
+        discard(root)
+    assert root.names() == sorted([DISCARDED, ORIGINAL])
+    assert content(f"{root.uri}/{DISCARDED}") == b"another"
+
+
+def test_interrupted_move_keeps_manifest_file(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.put(ORIGINAL, b"manifest")
+    with monkeypatch.context() as patched:
+        patched.setenv(VARIABLE, "discard.copied=raise")
+        with pytest.raises(RuntimeError, match=r"discard\.copied"):
+            discard(root)
+    assert root.names() == sorted([DISCARDED, ORIGINAL])
+    assert discard(root, "next")
+    assert root.names() == sorted([DISCARDED, DISCARDED.replace("mark", "next")])
+
+
+def test_manifest_object_overwritten_during_move_is_kept(bucket: str, faults: Faults) -> None:
+    root = Root(bucket)
+    root.put(ORIGINAL, b"manifest")
+    newer = {"ETag": '"newer"', "Last-Modified": "Wed, 01 Apr 2026 12:00:00 GMT"}
+    after_the_copy = Fault(deed=Deed.ANSWER, method="HEAD", target=ORIGINAL)
+    faults.add(replace(after_the_copy, status=200, headers=newer))
+    with pytest.raises(StorageUnavailableError, match="another version of the object is there"):
+        discard(root)
+    assert root.names() == sorted([DISCARDED, ORIGINAL])
+
+
+PART = f"{STEM}-00000000-abcdef01.jsonl.gz"
+LARGE = bytes(range(251)) * (2 * PART_BYTES // 251 + 1)
+
+
+def start_upload(uri: str) -> ObjectUpload:
+    """Start an upload that is not completed, like a task that dies."""
+    upload = ObjectUpload(uri)
+    upload.write(LARGE)
+    upload.finish()
+    return upload
+
+
+def uploads(root: str) -> list[str]:
+    return [one.name for one in S3.unfinished(f"{root}/")]
+
+
+def listed(root: str) -> list[str]:
+    return sorted(file.path for file in storage_at(root).files())
+
+
+def file_at(root: str, path: str) -> StoredFile:
+    [found] = [file for file in storage_at(root).files() if file.path == path]
+    return found
+
+
+def test_storage_lists_files_of_root_and_its_folders(bucket: str) -> None:
+    root = f"{bucket}/batches"
+    names = [PART, f"quarantine/{PART}", "manifests/a.json"]
+    for name in (*names, "deeper/a", "quarantine/deeper/a", "manifests.json"):
+        S3.put(f"{root}/{name}", b"seven..")
+    S3.put(f"{bucket}/batches-of-others/{PART}", b"")
+    start_upload(f"{root}/quarantine/{PART}")
+    start_upload(f"{root}/deeper/{PART}")
+    expected = [*names, "manifests.json", f"quarantine/.{PART}.tmp"]
+    assert listed(root) == sorted(expected)
+    found = file_at(root, PART)
+    assert (found.folder, found.name, found.size_bytes) == (Folder.ROOT, PART, 7)
+    assert found.modified_at.utcoffset() == timedelta(0)
+
+
+def test_unfinished_upload_of_attempt_is_collected(database: Database, bucket: str) -> None:
+    harness = open_bucket_harness(database, f"{bucket}/batches")
+    left = harness.failed()
+    root, stem = harness.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
+    start_upload(f"{root}/{stem}-00010000-abcdef01.jsonl.gz")
+    start_upload(f"{root}/not-ours.bin")
+    assert harness.collect().garbage == ()  # the attempt has just ended
+    harness.age()
+    collected = harness.collect()
+    assert f".{stem}-00010000-abcdef01.jsonl.gz.tmp" in paths(collected)
+    assert (collected.files(Reason.UNPUBLISHED), collected.removed_files) == (5, 5)
+    assert uploads(root) == ["not-ours.bin"]
+
+
+def test_remove_returns_whether_file_existed(bucket: str) -> None:
+    root, storage = bucket, storage_at(bucket)
+    S3.put(f"{root}/{PART}", b"")
+    start_upload(f"{root}/manifests/{PART}")
+    start_upload(f"{root}/manifests/{PART}-and-more")
+    for path in (PART, f"manifests/.{PART}.tmp"):
+        file = file_at(root, path)
+        assert (storage.remove(file), storage.remove(file)) == (True, False)
+    assert uploads(root) == [f"manifests/{PART}-and-more"]
+    assert listed(root) == [f"manifests/.{PART}-and-more.tmp"]
+
+
+def put_part(root: str) -> str:
+    S3.put(f"{root}/{PART}", b"ten bytes.")
+    return f"{root}/{PART}"
+
+
+def test_listing_without_permission_names_the_action(bucket: str, faults: Faults) -> None:
+    put_part(bucket)
+    faults.refuse(403, "AccessDenied", target="?uploads", times=1)
+    faults.refuse(403, "AccessDenied", target="list-type=2", skip=3)
+    for right in ("ListBucketMultipartUploads", "ListBucket"):
+        message = rf"refuses s3:{right} \(AccessDenied\).*batch-pipeline gc"
+        with pytest.raises(GarbageLeftError, match=message) as caught:
+            list(storage_at(bucket).files())
+        assert caught.value.uri == bucket
+
+
+def test_prepare_without_permission_names_the_action(bucket: str, faults: Faults) -> None:
+    faults.refuse(403, "AccessDenied", method="PUT", times=1)
+    faults.refuse(403, "AccessDenied", method="DELETE")
+    for right in ("PutObject", "DeleteObject"):
+        with pytest.raises(StorageUnavailableError, match=f"refuses s3:{right}"):
+            storage_at(bucket).prepare()
+
+
+@pytest.mark.guarantee("G5", "G11")
+def test_point_to_retry_after_lost_response_succeeds(bucket: str, faults: Faults) -> None:
+    """The repeated request finds the manifest file that the first one wrote."""
+    faults.add(Fault(deed=Deed.LOSE, method="PUT", target="/manifests/"))
+    uri = storage_at(bucket).point_to(manifest())
+    assert faults.count(f"PUT /{bucket.removeprefix('s3://')}/manifests/") == 2
+    assert json.loads(content(uri))["token"] == str(manifest().token)

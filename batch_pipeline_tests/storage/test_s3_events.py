@@ -82,10 +82,11 @@ def _locations(database: Database) -> list[str]:
     return [location.partition("/in/")[2] for (location,) in rows]
 
 
-def test_object_of_event_is_registered_and_message_deleted(
+def test_only_listings_and_events_send_bucket_requests(
     queued: QueuedLanding, database: Database
 ) -> None:
-    polled = queued.polled()
+    clock = Clock()
+    polled = queued.polled(clock)
     poll(polled, database)
     queued.s3_landing.requests.clear()
     location = queued.s3_landing.put("in/a b+%.csv", b"12345")
@@ -95,19 +96,11 @@ def test_object_of_event_is_registered_and_message_deleted(
     assert queued.message_count() == 0
     [item] = database.meta_table("orders").find(location)
     assert item.file == next(queued.s3_landing.landing().found_files())
-
-
-def test_poll_without_events_sends_no_bucket_requests(
-    queued: QueuedLanding, database: Database
-) -> None:
-    clock = Clock()
-    polled = queued.polled(clock)
-    poll(polled, database)
     queued.s3_landing.requests.clear()
+    queued.s3_landing.put("in/untold.csv")
     clock.seconds = 3_599
     poll(polled, database)
     assert queued.s3_landing.requests == {}
-    queued.s3_landing.put("in/untold.csv")
     clock.seconds = 3_600
     assert poll(polled, database).new_items == 1
     assert queued.s3_landing.requests == {"ListObjectsV2": 1}
@@ -212,9 +205,8 @@ def test_missing_queue_is_a_warning_and_bucket_is_listed(
 def test_unreadable_object_keeps_only_its_own_message(
     queued: QueuedLanding, database: Database, faults: Faults
 ) -> None:
-    polled = QueuedLanding(
-        BucketLanding(queued.s3_landing.bucket), queued.sqs, queued.queue
-    ).polled()
+    landing = BucketLanding(queued.s3_landing.bucket)  # uses the proxy
+    polled = QueuedLanding(landing, queued.sqs, queued.queue).polled()
     poll(polled, database)
     for name in ("a", "b", "c"):
         queued.s3_landing.put(f"in/{name}.csv")
@@ -222,9 +214,8 @@ def test_unreadable_object_keeps_only_its_own_message(
     faults.refuse(403, "AccessDenied", method="HEAD", target="in/b.csv")
     assert poll(polled, database).new_items == 2
     assert queued.message_count() == 1
-    assert "/in/b.csv cannot be listed or read (the store refuses s3:GetObject" in str(
-        polled.troubles[0]
-    )
+    reason = "/in/b.csv cannot be listed or read (the store refuses s3:GetObject"
+    assert reason in str(polled.troubles[0])
 
 
 def test_failed_message_deletion_is_a_warning_after_registration(
@@ -304,10 +295,8 @@ def test_events_in_notification(body: str, events: list[tuple[str, bool]]) -> No
 @pytest.mark.parametrize(
     "body",
     [
-        "",
         "hello",
         "[]",
-        "7",
         '{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "bucket"}',
         '{"Records": 7}',
         '{"Records": []}',
@@ -318,7 +307,7 @@ def test_events_in_notification(body: str, events: list[tuple[str, bool]]) -> No
         _sns("hello"),
         '{"Type": "SubscriptionConfirmation", "TopicArn": "t", "Message": "m"}',
     ],
-    ids=range(13),
+    ids=range(11),
 )
 def test_events_in_other_message_is_rejected(body: str) -> None:
     with pytest.raises(InvalidValueError, match="expected an event notification of S3"):
@@ -326,13 +315,13 @@ def test_events_in_other_message_is_rejected(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "region"),
+    ("host", "region"),
     [
-        ("https://sqs.eu-central-1.amazonaws.com/123456789012/landed", "eu-central-1"),
-        ("https://eu-central-1.queue.amazonaws.com/123456789012/landed", "eu-central-1"),
-        ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/landed", "cn-north-1"),
-        ("http://127.0.0.1:5000/123456789012/landed", None),
+        ("https://sqs.eu-central-1.amazonaws.com", "eu-central-1"),
+        ("https://eu-central-1.queue.amazonaws.com", "eu-central-1"),
+        ("https://sqs.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("http://127.0.0.1:5000", None),
     ],
 )
-def test_region_of_queue_url(url: str, region: str | None) -> None:
-    assert region_of(url) == region
+def test_region_of_queue_url(host: str, region: str | None) -> None:
+    assert region_of(f"{host}/123456789012/landed") == region

@@ -118,7 +118,6 @@ def test_matching_manifest_file_has_no_problem(published: PublishedBatch, tmp_pa
         ({"token": OTHER}, "belongs to an attempt other than the published one"),
         ({"generation": 2}, "has another generation"),
         ({"part_files": []}, "has other part_files than the inventory"),
-        ({"part_files": 7}, "has other part_files than the inventory"),
         ({"part_files": ["a"]}, "has other part_files than the inventory"),
         ({"quarantine_files": []}, "has other quarantine_files than the inventory"),
         ({"records": {"written": 4}}, "has counters that differ from the inventory's"),
@@ -132,7 +131,7 @@ def test_manifest_file_that_differs_from_inventory_is_reported(
     assert manifest_file_problem(published) == f"{tmp_path}/orders.g1.json {expected}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[" * 100_000])
 def test_manifest_file_that_is_not_json_is_reported(
     published: PublishedBatch, tmp_path: Path, text: str
 ) -> None:
