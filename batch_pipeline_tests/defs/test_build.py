@@ -60,7 +60,7 @@ def test_automation_is_stopped_in_branch_deployments(
 ) -> None:
     """Their inventory may be that of production. Dagster+ sets the variable."""
     monkeypatch.setenv("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT", value)
-    statuses = {}
+    statuses: dict[str, str] = {}
     for streams in (tmp_path, [stream()]):
         definitions = build_definitions(streams, automation=Automation.RUNNING)
         sensors = definitions.get_repository_def().sensor_defs
@@ -83,8 +83,12 @@ def test_definitions_do_not_collide_with_those_of_a_project() -> None:
     assert definitions.executor is None
     assert not definitions.loggers
     repository = definitions.get_repository_def()
-    every = [*repository.get_all_jobs(), *repository.sensor_defs, *repository.schedule_defs]
-    names = {each.name for each in every} | (definitions.resources or {}).keys()
+    names = {
+        *(job.name for job in repository.get_all_jobs()),
+        *(sensor.name for sensor in repository.sensor_defs),
+        *(schedule.name for schedule in repository.schedule_defs),
+        *(definitions.resources or ()),
+    }
     prefixes = ("orders_", "batch_pipeline", "__")  # Dagster has a job of its own
     assert [name for name in names if not name.startswith(prefixes)] == []
     assert len(names) > 10

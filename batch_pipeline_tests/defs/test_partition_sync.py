@@ -40,9 +40,8 @@ def test_deleted_partition_is_added_again(harness: DefsHarness) -> None:
 
 def test_partitions_of_a_wide_partition_are_added_again(harness: DefsHarness) -> None:
     """The removed command `roll-up` had replaced them by it."""
-    harness.instance.add_dynamic_partitions(
-        "orders.batches", [*KEYS[2:], wide := "00000001-00000006"]
-    )
+    wide = "00000001-00000006"
+    harness.instance.add_dynamic_partitions("orders.batches", [*KEYS[2:], wide])
     for status in harness.database.batches.statuses("orders")[:3]:
         publish(harness.database, status.batch)
     for key in (*KEYS[:3], wide):
