@@ -5,11 +5,8 @@ column and published twice, and a backfill of the first two files. `parcels` is 
 to parquet, with values of many types, below a folder with spaces and a percent sign in its name.
 """
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,6 @@ from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
-from batch_pipeline_tests.conformance.producer import Producer
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.spark.encode_fixture import session_of
 
@@ -31,48 +27,13 @@ _PARCELS = b"""\
 {"id":1,"sent":true,"weight":12345678901234567890123,"ratio":0.1,"to":{"city":"Z\xc3\xbcrich"}}
 {"id":2,"sent":null,"weight":-1,"ratio":2.0,"to":{"city":null,"zip":[8001]}}
 """
-TAP = "from batch_pipeline.cli.tap import main; main()"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedHome:
-    """A home with published batches and the commands that read them."""
-
-    sandbox: Sandbox
-    url: str
-
-    def config(self, **more: Any) -> dict[str, Any]:
-        """Return a configuration of the tap; its default mode is RECORD."""
-        return {
-            "home": str(self.sandbox.home),
-            "streams_folder": str(self.sandbox.streams),
-            "inventory_conn": self.url,
-            **more,
-        }
-
-    def tap(self, *options: str, **more: Any) -> Producer:
-        """Return the tap's command with a configuration and command-line options."""
-        file = self.sandbox.folder / f"tap-{len(list(self.sandbox.folder.iterdir()))}.json"
-        file.write_text(json.dumps(self.config(**more)), encoding="utf-8")
-        command = [sys.executable, "-c", TAP, "--config", str(file), *options]
-        return Producer(command=command, environment=self.sandbox.environment)
-
-    def messages(self, stream: str) -> Producer:
-        """Return the command that prints the messages of a stream."""
-        command = [sys.executable, "-m", "batch_pipeline", "messages", stream]
-        return Producer(command=command, environment=self.sandbox.environment)
-
-    def pipeline(self) -> Pipeline:
-        """Open the pipeline of the home."""
-        return Pipeline.from_environment(self.sandbox.environment)
 
 
 @contextmanager
-def published_home(folder: Path, url: str) -> Iterator[PublishedHome]:
-    """Land, encode and publish the files of both streams."""
+def published_home(folder: Path, url: str) -> Iterator[Sandbox]:
+    """Land, encode and publish the files of both streams, which tests only read."""
     sandbox = Sandbox(folder=folder, variables={"BATCH_PIPELINE_INVENTORY_CONN": url})
-    rules: dict[str, Any] = {"batch": {"max_count": 2}}
-    sandbox.write_stream("orders", key_properties=["order_id"], **rules)
+    sandbox.write_stream("orders", key_properties=["order_id"], batch={"max_count": 2})
     sandbox.write_stream(
         "parcels",
         source={"include": ["*.jsonl"], "format": "jsonl"},
@@ -82,11 +43,11 @@ def published_home(folder: Path, url: str) -> Iterator[PublishedHome]:
     )
     sandbox.land("orders", _ORDERS)
     sandbox.land("parcels", {"parcels-1.jsonl": _PARCELS})
-    home = PublishedHome(sandbox=sandbox, url=url)
-    with session_of("local", folder / "spark") as session, closing(home.pipeline()) as pipeline:
+    pipeline = Pipeline.from_environment(sandbox.environment)
+    with session_of("local", folder / "spark") as session, closing(pipeline):
         for stream in pipeline.streams.values():
             _publish_all(pipeline, stream, session)
-    yield home
+    yield sandbox
 
 
 def _publish_all(pipeline: Pipeline, stream: Stream, session: Any) -> None:

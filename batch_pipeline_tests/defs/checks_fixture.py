@@ -14,7 +14,7 @@ from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import encode_result, item_report, record_schema
-from batch_pipeline_tests.seeds import claimed
+from batch_pipeline_tests.seeds import LEASE
 
 
 def publish_all(harness: DefsHarness, **options: Any) -> list[Manifest]:
@@ -29,6 +29,7 @@ def publish(
     *,
     quarantined: int = 0,
     unseen: int = 0,
+    run_id: str = "run-1",
 ) -> Manifest:
     """Publish a batch with five records per item and a part file of 100 bytes.
 
@@ -37,7 +38,7 @@ def publish(
     ids = range(batch.id_range.first_id, batch.id_range.last_id + 1 - unseen)
     items = [item_report(item_id) for item_id in ids]
     items[0] = item_report(ids[0], read=5 + quarantined, quarantined=quarantined)
-    with claimed(harness.database, batch) as attempt:
+    with harness.database.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         part = _write_part(harness, f"{attempt.stem}-0.jsonl", records=5 * len(items))
         result = encode_result(part_files=(part,), items=tuple(items))
         encoded = Encoded(result=result, schema=record_schema(), schema_version=1)
@@ -66,14 +67,12 @@ def run_checks(
 
 def check_results(harness: DefsHarness, run_id: str) -> dict[str, dg.AssetCheckEvaluation]:
     """Return the check results of a run by `asset.check`."""
-    results = {}
-    for entry in harness.instance.all_logs(
-        run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
-    ):
-        assert entry.dagster_event is not None
-        result = entry.dagster_event.asset_check_evaluation_data
-        results[f"{result.asset_key.path[-1]}.{result.check_name}"] = result
-    return results
+    kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    events = [
+        entry.get_dagster_event() for entry in harness.instance.all_logs(run_id, of_type=kind)
+    ]
+    results = [event.asset_check_evaluation_data for event in events]
+    return {f"{result.asset_key.path[-1]}.{result.check_name}": result for result in results}
 
 
 def numbers(result: dg.AssetCheckEvaluation, *names: str) -> list[Any]:

@@ -1,8 +1,10 @@
 """A stream in a real inventory and a Dagster instance, for tests of definitions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import atexit
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +79,7 @@ class DefsHarness:
 
     def tick(self, name: str, cursor: str | None = None) -> dg.SensorResult:
         """Evaluate a sensor and add the partitions that it requests."""
-        sensor = self.definitions.resolve_sensor_def(name)
-        resources = {"batch_pipeline": PipelineResource()}
-        with dg.build_sensor_context(
-            instance=self.instance, cursor=cursor, resources=resources
-        ) as context:
-            result = sensor(context)
+        result = self.evaluate(name, cursor)
         assert isinstance(result, dg.SensorResult), result
         for add in result.dynamic_partitions_requests or ():
             self.instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
@@ -90,12 +87,26 @@ class DefsHarness:
 
     def skipped(self, name: str) -> str:
         """Evaluate a sensor that returns nothing but a message."""
-        sensor = self.definitions.resolve_sensor_def(name)
-        resources = {"batch_pipeline": PipelineResource()}
-        with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
-            result = sensor(context)
+        result = self.evaluate(name)
         assert isinstance(result, dg.SkipReason), result
         return str(result.skip_message)
+
+    def evaluate(
+        self,
+        name: str,
+        cursor: str | None = None,
+        prepare: Callable[[dg.SensorEvaluationContext], object] = lambda _: None,
+    ) -> dg.SensorResult | dg.SkipReason:
+        """Evaluate a sensor with a context that `prepare` may change."""
+        sensor = self.definitions.resolve_sensor_def(name)
+        resources = {"batch_pipeline": PipelineResource()}
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources=resources
+        ) as context:
+            prepare(context)
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult | dg.SkipReason)
+        return result
 
     def tick_run_ends(self) -> str:
         """Evaluate the sensor `batch_pipeline_run_ends` and return its message."""
@@ -114,9 +125,7 @@ class DefsHarness:
         """Create a started run for a request, without executing it."""
         assert request.job_name is not None
         job = self.definitions.resolve_job_def(request.job_name)
-        tags = dict(request.tags)
-        status = dg.DagsterRunStatus.STARTED
-        return self.instance.create_run_for_job(job_def=job, tags=tags, status=status)
+        return start_run(self.instance, job, request.tags)
 
     def reload_run(self, run: dg.DagsterRun) -> dg.DagsterRun:
         """Read a run from the instance again."""
@@ -159,18 +168,40 @@ def open_defs_harness(
     database.schemas.widen("orders", [ORDER_ID], text_source=True)
     pipeline = Pipeline.from_environment(environment)
     stream = pipeline.stream("orders")
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield DefsHarness(
-            database=database,
-            pipeline=pipeline,
-            stream=stream,
-            instance=instance,
-            definitions=dg.Definitions.merge(
-                dg.Definitions(executor=dg.in_process_executor),
-                build_definitions([stream], automation=Automation.RUNNING),
-            ),
-        )
+    yield DefsHarness(
+        database=database,
+        pipeline=pipeline,
+        stream=stream,
+        instance=empty_instance(),
+        definitions=dg.Definitions.merge(
+            dg.Definitions(executor=dg.in_process_executor),
+            build_definitions([stream], automation=Automation.RUNNING),
+        ),
+    )
     pipeline.close()
+
+
+def empty_instance() -> dg.DagsterInstance:
+    """Return the Dagster instance of this process, without what earlier tests stored in it."""
+    instance = _instance()
+    instance.wipe()
+    return instance
+
+
+@cache
+def _instance() -> dg.DagsterInstance:
+    # Emptying an instance takes a tenth of the time that creating one takes.
+    instance = dg.DagsterInstance.ephemeral()
+    atexit.register(instance.dispose)
+    return instance
+
+
+def start_run(
+    instance: dg.DagsterInstance, job: dg.JobDefinition, tags: Mapping[str, str], **options: Any
+) -> dg.DagsterRun:
+    """Create a started run without executing it."""
+    status = dg.DagsterRunStatus.STARTED
+    return instance.create_run_for_job(job_def=job, tags=dict(tags), status=status, **options)
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str) -> dict[str, str]:

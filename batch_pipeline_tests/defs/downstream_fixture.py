@@ -1,34 +1,18 @@
-"""A Dagster job with a stream's batches and a user's downstream asset.
+"""A Dagster job with a stream's batches and a user's downstream asset."""
 
-Run as a program, it executes a run whose process exits after all partitions are published and
-before the step has an output.
-"""
-
-import os
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.assets import encode_partitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions_of
-from batch_pipeline.defs.partition_events import Materializations
-from batch_pipeline.defs.partitions import batches_of
-from batch_pipeline.model.location import to_path
-from batch_pipeline_tests.pipeline.attempt_fixture import ScriptedEncoder
 
 BATCHES, BY_CITY = dg.AssetKey(["orders", "batches"]), dg.AssetKey("by_city")
-KILLED = 9
 
 
-def with_downstream(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.Definitions:
-    """Add a downstream asset, and the job `both` with both assets and the checks."""
+def job_of_both(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.JobDefinition:
+    """Return a job of the upstream asset, its checks and a downstream asset."""
 
     @dg.asset(
         key=BY_CITY,
@@ -41,12 +25,8 @@ def with_downstream(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES
 
     both = dg.AssetSelection.assets(upstream, BY_CITY)
     job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
-    return dg.Definitions.merge(definitions, dg.Definitions(assets=[by_city], jobs=[job]))
-
-
-def job_of_both(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.JobDefinition:
-    """Return the job of the upstream and the downstream asset."""
-    return with_downstream(definitions, upstream).resolve_job_def("both")
+    merged = dg.Definitions.merge(definitions, dg.Definitions(assets=[by_city], jobs=[job]))
+    return merged.resolve_job_def("both")
 
 
 def tags_of(keys: Sequence[str]) -> dict[str, str]:
@@ -73,32 +53,3 @@ def execute(
     completed = instance.get_run_by_id(run.run_id)
     assert completed is not None
     return completed
-
-
-def _crashing_definitions(pipeline: Pipeline) -> dg.Definitions:
-    stream = pipeline.stream("orders")
-
-    def no_session() -> Any:
-        raise AssertionError
-
-    encoder = ScriptedEncoder(Path(to_path(stream.storage.root)))
-    encode_context = replace(pipeline.encode_context(stream, no_session), encoder=encoder)
-
-    @dg.asset(
-        key=BATCHES,
-        partitions_def=partitions_of(stream.name),
-        backfill_policy=dg.BackfillPolicy.multi_run(2),
-    )
-    def encoded(context: dg.AssetExecutionContext) -> None:
-        with Materializations(context) as published:
-            encode_partitions(published, encode_context, pipeline.database, batches_of(stream))
-            os._exit(KILLED)
-
-    return dg.Definitions(assets=[encoded])
-
-
-if __name__ == "__main__":
-    folder, *pairs = sys.argv[1:]
-    job = job_of_both(_crashing_definitions(Pipeline.from_environment()))
-    tags = dict(pair.split("=", 1) for pair in pairs)
-    execute(job, dg.DagsterInstance.local_temp(folder), tags)

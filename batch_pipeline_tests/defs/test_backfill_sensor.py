@@ -152,37 +152,25 @@ def test_run_has_batches_of_one_backfill_only(harness: DefsHarness) -> None:
     assert [request.tags[BACKFILL_TAG] for request in requests or []] == ["a", "b", "c"]
 
 
-def test_unreported_batch_is_reported(harness: DefsHarness) -> None:
-    harness.plan()
-    [first, *_] = harness.database.backfills.of_all("orders")
-    publish(harness.database, first.batch)
-    [event] = harness.tick(SENSOR).asset_events
-    assert isinstance(event, dg.AssetMaterialization)
-    assert (event.asset_key, event.partition) == (dg.AssetKey(["orders", "backfill"]), KEYS[0])
-    assert event.metadata["job"].value == "orders.2023"
-    harness.instance.report_runless_asset_event(event)
-    assert harness.tick(SENSOR).asset_events == []
-
-
-def test_end_of_a_backfill_is_reported_once(harness: DefsHarness) -> None:
+def test_published_batch_and_end_of_a_backfill_are_reported_once(harness: DefsHarness) -> None:
     harness.plan(ids=(1, 6))
     cursor = harness.tick(SENSOR).cursor
     first, second = harness.database.backfills.of_all("orders")
     publish(harness.database, first.batch)
-    assert not _observations(harness.tick(SENSOR, cursor))
+    [event] = harness.tick(SENSOR, cursor).asset_events
+    assert isinstance(event, dg.AssetMaterialization)
+    assert (event.asset_key, event.partition) == (harness.backfills.asset_key, KEYS[0])
+    assert event.metadata["job"].value == "orders.2023"
+    harness.instance.report_runless_asset_event(event)
     harness.database.jobs.cancel("orders.2023", second.batch.id)
     result = harness.tick(SENSOR, cursor)
-    [observation] = _observations(result)
-    assert observation.metadata["finished"].value is True
-    assert observation.metadata["batches_published"].value == 1
-    assert observation.metadata["batches_cancelled"].value == 1
-    assert not _observations(harness.tick(SENSOR, result.cursor))
+    [observation] = result.asset_events
+    assert isinstance(observation, dg.AssetObservation)
+    names = ("finished", "batches_published", "batches_cancelled")
+    assert [observation.metadata[name].value for name in names] == [True, 1, 1]
+    assert harness.tick(SENSOR, result.cursor).asset_events == []
 
 
 def test_cursor_of_an_earlier_release_is_ignored(harness: DefsHarness) -> None:
     harness.plan()
     assert len(harness.tick(SENSOR, f'{{"{KEYS[0]}": 3}}').run_requests or []) == 2
-
-
-def _observations(result: dg.SensorResult) -> list[dg.AssetObservation]:
-    return [event for event in result.asset_events if isinstance(event, dg.AssetObservation)]

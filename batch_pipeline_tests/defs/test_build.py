@@ -1,21 +1,33 @@
-"""Definitions of streams: assets, Dagster jobs, sensors and schedules."""
+"""Definitions of streams, also beside those of a user's project, and their resources."""
 
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.build import build_definitions
+from batch_pipeline import PipelineResource, build_definitions, describe_stream
+from batch_pipeline.defs.batch_reader import BatchReader
+from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Automation, DagsterRules
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, empty_instance
 from batch_pipeline_tests.factories import stream
 
 
-def test_jobs_use_the_in_process_executor() -> None:
-    definitions = build_definitions([stream(dagster=DagsterRules(backfills=True))])
+def test_definitions_have_the_attributes_of_the_stream() -> None:
+    """All Dagster jobs use the in-process executor."""
+    rules = DagsterRules(
+        group="sales", owners=("team:sales",), tags={"tier": "gold"}, partitions_per_run=7
+    )
+    definitions = build_definitions([stream(dagster=rules)])
+    graph = definitions.resolve_asset_graph()
+    for name, kinds in (("files", {"postgres"}), ("batches", {"spark", "jsonl"})):
+        node = graph.get(dg.AssetKey(["orders", name]))
+        assert (node.group_name, node.owners, node.kinds) == ("sales", ["team:sales"], kinds)
+        assert node.tags["tier"] == "gold"
+    assert node.backfill_policy == dg.BackfillPolicy.multi_run(7)
     jobs = definitions.get_repository_def().get_all_jobs()
-    own = [job for job in jobs if not job.name.startswith("__")]
-    assert "batch_pipeline_plan_backfill" in {job.name for job in own}
-    assert {job.executor_def.name for job in own} == {"in_process"}
+    executors = {job.executor_def.name for job in jobs if not job.name.startswith("__")}
+    assert executors == {"in_process"}
 
 
 @pytest.mark.parametrize("automation", [*Automation, None])
@@ -32,6 +44,14 @@ def test_automation_is_stopped_unless_enabled(automation: Automation | None) -> 
         assert statuses.pop("batch_pipeline_check_streams_weekly") == Automation.STOPPED
         assert {*statuses.values()} == {automation or default}
         assert len(statuses) == 7
+    jobs = {schedule.name: schedule.job_name for schedule in repository.schedule_defs}
+    assert jobs == {
+        "orders_new_files_at": "orders_register",
+        "batch_pipeline_reconcile_hourly": "batch_pipeline_reconcile",
+        "batch_pipeline_collect_garbage_daily": "batch_pipeline_collect_garbage",
+        "batch_pipeline_check_streams_hourly": "batch_pipeline_check_streams",
+        "batch_pipeline_check_streams_weekly": "batch_pipeline_check_streams",
+    }
 
 
 @pytest.mark.parametrize(("value", "status"), [("1", "STOPPED"), ("0", "RUNNING")])
@@ -40,18 +60,76 @@ def test_automation_is_stopped_in_branch_deployments(
 ) -> None:
     """Their inventory may be that of production. Dagster+ sets the variable."""
     monkeypatch.setenv("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT", value)
-    orders = stream()
-    for streams in ([orders], tmp_path):
+    statuses: dict[str, str] = {}
+    for streams in (tmp_path, [stream()]):
         definitions = build_definitions(streams, automation=Automation.RUNNING)
         sensors = definitions.get_repository_def().sensor_defs
-        statuses = {sensor.name: sensor.default_status.value for sensor in sensors}
-        if streams == [orders]:
-            assert statuses == {"orders_new_files": status, "batch_pipeline_run_ends": status}
-        else:
-            assert statuses["batch_pipeline_stream_files"] == status
+        statuses |= {sensor.name: sensor.default_status.value for sensor in sensors}
+    names = ("orders_new_files", "batch_pipeline_run_ends", "batch_pipeline_stream_files")
+    assert statuses == dict.fromkeys(names, status)
 
 
 def test_names_of_streams_do_not_collide_with_our_definitions() -> None:
     names = ["plan", "plan_encode", "failed", "cancelled", "orders.backfill", "orders"]
     repository = build_definitions([stream(name=name) for name in names]).get_repository_def()
     assert len(repository.get_all_jobs()) >= 2 * len(names) + 3
+
+
+def test_definitions_do_not_collide_with_those_of_a_project() -> None:
+    """All names start with that of a stream or of the package."""
+    rules = {"backfills": True, "schedule": "0 6 * * *"}
+    orders = describe_stream("orders", source={"uri": "/data"}, dagster=rules)
+    definitions = build_definitions([orders])
+    assert definitions.executor is None
+    assert not definitions.loggers
+    repository = definitions.get_repository_def()
+    names = {
+        *(job.name for job in repository.get_all_jobs()),
+        *(sensor.name for sensor in repository.sensor_defs),
+        *(schedule.name for schedule in repository.schedule_defs),
+        *(definitions.resources or ()),
+    }
+    prefixes = ("orders_", "batch_pipeline", "__")  # Dagster has a job of its own
+    assert [name for name in names if not name.startswith(prefixes)] == []
+    assert len(names) > 10
+
+
+def test_resources_do_not_start_the_embedded_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an inventory, sensors fail."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    expected = "resources of Dagster do not start it. Set BATCH_PIPELINE_INVENTORY_CONN"
+    with pytest.raises(ConfigurationError, match=expected):
+        BatchReader().pipeline  # noqa: B018 - opens it
+    landing = str(tmp_path / "landing")
+    targets = {"csv": {"command": "target-csv"}}
+    orders = describe_stream("orders", source={"uri": landing}, targets=targets)
+    definitions = build_definitions([orders])
+    for name in ("orders_new_files", "orders_load", "batch_pipeline_run_ends"):
+        resources = {"batch_pipeline": PipelineResource()}
+        with (
+            dg.build_sensor_context(instance=empty_instance(), resources=resources) as context,
+            pytest.raises(ConfigurationError, match=expected),
+        ):
+            definitions.resolve_sensor_def(name)(context)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_field_takes_precedence_over_the_environment(
+    harness: DefsHarness, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@127.0.0.1:9/x")
+    monkeypatch.setenv("WAREHOUSE", database_url)
+
+    @dg.asset
+    def batch_count(inventory: PipelineResource) -> dg.MaterializeResult[None]:
+        statuses = inventory.pipeline.database.batches.statuses("orders")
+        return dg.MaterializeResult(metadata={"batches": len(statuses)})
+
+    resource = PipelineResource(inventory_conn=dg.EnvVar("WAREHOUSE"))
+    run = dg.materialize([batch_count], resources={"inventory": resource})
+    [event] = run.get_asset_materialization_events()
+    assert event.materialization.metadata["batches"].value == 4

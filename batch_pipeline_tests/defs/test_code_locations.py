@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -25,21 +24,32 @@ from dagster._core.scheduler.instigation import (
 )
 
 from batch_pipeline.defs.names import register_job
-from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import LaunchCursor
 from batch_pipeline.pipeline.attempt import LEASE
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, empty_instance
 
 SENSOR = "orders_new_files"
 ORDERS = LaunchCursor(stream="orders").cursor()
 
 
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """An instance that stores the states of sensors."""
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as opened:
+        yield opened
+
+
 @pytest.fixture
-def harness(harness: DefsHarness, tmp_path: Path) -> Iterator[DefsHarness]:
-    """The stream `orders` in an instance that stores sensor states."""
-    (tmp_path / "dagster").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
-        yield replace(harness, instance=instance)
+def harness(harness: DefsHarness, instance: dg.DagsterInstance) -> DefsHarness:
+    """The stream `orders` in that instance, which is empty."""
+    instance.wipe()
+    _forget_sensors(instance)
+    return replace(harness, instance=instance)
+
+
+def _forget_sensors(instance: dg.DagsterInstance) -> None:
+    assert instance.schedule_storage
+    instance.schedule_storage.wipe()
 
 
 def _repository(location: str) -> RemoteRepositoryOrigin:
@@ -77,24 +87,17 @@ def _tick(
     cursor: str | None = None,
     sensor: str = SENSOR,
     location: str = "copy",
-    messages: list[str] | None = None,
+    handler: logging.Handler | None = None,
 ) -> dg.SensorResult | str:
     """Evaluate a sensor of a code location; return its result or its skip message."""
-    definition = harness.definitions.resolve_sensor_def(sensor)
-    resources = {"batch_pipeline": PipelineResource()}
-    with dg.build_sensor_context(
-        instance=harness.instance, cursor=cursor, resources=resources
-    ) as context:
+
+    def prepare(context: dg.SensorEvaluationContext) -> None:
         context._code_location_origin = _repository(location).code_location_origin
-        if messages is not None:
-            handler = logging.Handler()
-            handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+        if handler is not None:
             context.log.addHandler(handler)
-        result = definition(context)
-    if isinstance(result, dg.SkipReason):
-        return str(result.skip_message)
-    assert isinstance(result, dg.SensorResult)
-    return result
+
+    result = harness.evaluate(sensor, cursor, prepare)
+    return result if isinstance(result, dg.SensorResult) else str(result.skip_message)
 
 
 def test_second_location_rejects_a_stream_of_the_first(harness: DefsHarness) -> None:
@@ -107,14 +110,6 @@ def test_second_location_rejects_a_stream_of_the_first(harness: DefsHarness) -> 
     assert harness.instance.get_dynamic_partitions("orders.batches") == []
 
 
-def test_first_location_continues_beside_a_rejected_second(harness: DefsHarness) -> None:
-    _tick_elsewhere(harness, "copy", cursor=None)
-    result = _tick(harness, location="etl")
-    assert isinstance(result, dg.SensorResult)
-    assert LaunchCursor.of_cursor(result.cursor).stream == "orders"
-    assert result.run_requests
-
-
 def test_location_continues_if_no_other_launches_the_stream(harness: DefsHarness) -> None:
     states: list[dict[str, Any]] = [
         {"location": "copy"},  # the location itself, before a restart
@@ -122,14 +117,16 @@ def test_location_continues_if_no_other_launches_the_stream(harness: DefsHarness
         {"status": InstigatorStatus.STOPPED},
         {"cursor": LaunchCursor(stream="clicks").cursor()},
         {"cursor": "not our JSON"},
+        {"cursor": None},  # it was rejected
         {"sensor": "other_sensor"},
         {"sensor": "orders_to_crm"},  # a user's sensor with a cursor like ours
     ]
     for state in states:
         _tick_elsewhere(harness, **state)
-        assert isinstance(_tick(harness), dg.SensorResult), state
-        assert harness.instance.schedule_storage
-        harness.instance.schedule_storage.wipe()
+        result = _tick(harness)
+        assert isinstance(result, dg.SensorResult), state
+        assert LaunchCursor.of_cursor(result.cursor).stream == "orders"
+        _forget_sensors(harness.instance)
 
 
 def test_locations_started_together_are_ordered_by_name(harness: DefsHarness) -> None:
@@ -163,20 +160,19 @@ def test_run_in_the_second_location_fails_without_registering(harness: DefsHarne
         assert bool(harness.instance.get_dynamic_partitions("orders.batches")) is not is_rejected
 
 
-def test_runs_of_another_dagster_instance_are_warned_of(harness: DefsHarness) -> None:
+def test_runs_of_another_dagster_instance_are_warned_of(
+    harness: DefsHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     job = harness.definitions.resolve_job_def("orders_encode")
     first, second, *_ = harness.database.batches.statuses("orders")
-    messages: list[str] = []
-    run_id = harness.instance.create_run_for_job(job_def=job).run_id
-    with harness.database.attempts.claim(first.batch, run_id=run_id, lease=LEASE):
-        assert isinstance(_tick(harness, messages=messages), dg.SensorResult)
-    assert messages == []
-    with dg.DagsterInstance.ephemeral() as other:
-        run_id = other.create_run_for_job(job_def=job).run_id
-    with harness.database.attempts.claim(second.batch, run_id=run_id, lease=LEASE):
-        assert isinstance(_tick(harness, messages=messages), dg.SensorResult)
-    [message] = messages
+    known = harness.instance.create_run_for_job(job_def=job).run_id
+    foreign = empty_instance().create_run_for_job(job_def=job).run_id
+    for status, run_id in ((first, known), (second, foreign)):
+        assert caplog.messages == []
+        with harness.database.attempts.claim(status.batch, run_id=run_id, lease=LEASE):
+            assert isinstance(_tick(harness, handler=caplog.handler), dg.SensorResult)
+    [message] = caplog.messages
     assert message.startswith(
         f"Another Dagster instance encodes the stream 'orders' in the same inventory: its run "
-        f"{run_id} is not in this one."
+        f"{foreign} is not in this one."
     )

@@ -1,31 +1,16 @@
 """Assets downstream of a stream's batches in the same run, and the run's materializations."""
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from logging import getLogger
-from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
-from dagster._core.test_utils import create_test_daemon_workspace_context, instance_for_test
-from dagster._core.workspace.load_target import PythonFileTarget
-from dagster._daemon.backfill import execute_backfill_iteration
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
 from batch_pipeline_tests.defs.checks_fixture import check_results, path_of, publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness
-from batch_pipeline_tests.defs.downstream_fixture import (
-    BY_CITY,
-    KILLED,
-    execute,
-    job_of_both,
-    tags_of,
-)
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, start_run
+from batch_pipeline_tests.defs.downstream_fixture import BY_CITY, execute, job_of_both, tags_of
 
 SENSOR = "orders_new_files"
 UNKNOWN = "00000013-00000015"
@@ -101,68 +86,37 @@ def test_downstream_asset_is_executed_in_the_run_of_published_batches(
     assert len(evaluations) == len(check_results(harness, run.run_id)) == 3
 
 
-@pytest.mark.parametrize(("keys", "tags"), [([UNKNOWN], {}), ([*KEYS, UNKNOWN], BACKFILL)])
-def test_downstream_asset_is_skipped_if_a_batch_failed(
-    harness: DefsHarness, keys: list[str], tags: dict[str, str]
-) -> None:
+def test_downstream_asset_is_skipped_if_a_batch_failed(harness: DefsHarness) -> None:
     """The run fails and has events for the published partitions only."""
     harness.instance.add_dynamic_partitions(harness.batches.set_name, [UNKNOWN])
     publish_all(harness)
-    run = _run(harness, keys, {**tags, **NEW})
+    run = _run(harness, [*KEYS, UNKNOWN], BACKFILL | NEW)
     assert run.status is dg.DagsterRunStatus.FAILURE
-    assert _partitions(harness) == Counter(keys[:-1])
+    assert _partitions(harness) == Counter(KEYS)
     assert _partitions(harness, BY_CITY) == Counter()
-    assert not {*_report(harness)} & {*keys}
+    assert _report(harness) == []
 
 
-def test_downstream_asset_is_executed_for_late_partitions(harness: DefsHarness) -> None:
-    keys = harness.plan_late(1, 2)
-    for key in keys:
-        publish(harness, harness.batches.find(harness.database, key))
-    assert _run(harness, keys, NEW).is_success
-    assert _partitions(harness) == _partitions(harness, BY_CITY) == Counter(keys)
-
-
-def test_retry_of_a_killed_run_executes_the_downstream_asset(
-    harness: DefsHarness, tmp_path: Path
-) -> None:
+def test_retry_of_a_killed_run_executes_the_downstream_asset(harness: DefsHarness) -> None:
     """Only the retry reports events; without a retry, the sensor would."""
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        local_harness = replace(harness, instance=instance)
-        local_harness.tick(SENSOR)
-        killed = _killed(local_harness, tmp_path)
-        assert harness.states("orders") == ["published"] * 4
-        assert _partitions(local_harness) == Counter()
-        assert _report(local_harness) == []
-        instance.report_run_failed(killed)
-        assert [event.partition for event in _unreported(local_harness)] == KEYS
-        instance.add_run_tags(killed.run_id, {WILL_RETRY_TAG: "true"})
-        assert _report(local_harness) == []
-        assert _run(local_harness, KEYS, BACKFILL | {RETRY_TAG: "1"}, retry_of=killed).is_success
-        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(KEYS)
-        assert {generation_of(event) for event in _events(local_harness)} == {1}
-        assert _report(local_harness) == []
-
-
-def _killed(harness: DefsHarness, folder: Path) -> dg.DagsterRun:
-    """Execute a run in a process that exits after its last batch is published."""
-    module = "batch_pipeline_tests.defs.downstream_fixture"
-    pairs = [f"{name}={value}" for name, value in (tags_of(KEYS) | BACKFILL).items()]
-    command = [sys.executable, "-m", module, str(folder), *pairs]
-    assert subprocess.run(command, check=False).returncode == KILLED
-    [run] = harness.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
-    return run
+    job = job_of_both(harness.definitions)
+    killed = start_run(harness.instance, job, tags_of(KEYS) | BACKFILL)
+    publish_all(harness, run_id=killed.run_id)
+    assert _report(harness) == []
+    harness.instance.report_run_failed(killed)
+    assert [event.partition for event in _unreported(harness)] == KEYS
+    harness.instance.add_run_tags(killed.run_id, {WILL_RETRY_TAG: "true"})
+    assert _report(harness) == []
+    assert _run(harness, KEYS, BACKFILL | {RETRY_TAG: "1"}, retry_of=killed).is_success
+    assert _partitions(harness) == _partitions(harness, BY_CITY) == Counter(KEYS)
+    assert {generation_of(event) for event in _events(harness)} == {1}
+    assert _report(harness) == []
 
 
 def test_sensor_leaves_events_to_started_runs_of_a_users_job(harness: DefsHarness) -> None:
     """Their tags name a range of partitions, or one partition."""
     job = job_of_both(harness.definitions)
-    runs = [
-        harness.instance.create_run_for_job(
-            job_def=job, tags=tags_of(keys), status=dg.DagsterRunStatus.STARTED
-        )
-        for keys in (KEYS[:3], KEYS[3:])
-    ]
+    runs = [start_run(harness.instance, job, tags_of(keys)) for keys in (KEYS[:3], KEYS[3:])]
     assert runs[0].asset_selection is None
     publish_all(harness)
     for run, keys in zip(runs, (KEYS[:3], KEYS[3:]), strict=True):
@@ -176,12 +130,8 @@ def test_cancelled_run_of_a_users_job_cancels_its_batches(
 ) -> None:
     """Its events are not read: there may be thousands of runs that have nothing to do with us."""
     monkeypatch.setattr(harness.instance, "all_logs", None)
-    run = harness.instance.create_run_for_job(
-        job_def=job_of_both(harness.definitions),
-        tags=tags_of(KEYS[:2]),
-        status=dg.DagsterRunStatus.STARTED,
-    )
-    harness.cancel_run(run)
+    job = job_of_both(harness.definitions)
+    harness.cancel_run(start_run(harness.instance, job, tags_of(KEYS[:2])))
     assert "Batches cancelled: 2" in harness.tick_run_ends()
     assert harness.states("orders") == ["cancelled", "cancelled", "planned", "planned"]
 
@@ -222,71 +172,6 @@ def test_failed_blocking_check_skips_the_downstream_asset(harness: DefsHarness) 
     assert run.status is dg.DagsterRunStatus.FAILURE
     assert _partitions(harness) == Counter(KEYS)
     assert _partitions(harness, BY_CITY) == Counter()
-    failures = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    [error] = [
-        str(failure.dagster_event.step_failure_data.error)
-        for failure in failures
-        if failure.dagster_event
-    ]
-    assert "Assets downstream of orders/batches were not materialized" in error
-    assert f"{path} is missing" in error
-
-
-_PROJECT = """
-from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.app import Pipeline
-from batch_pipeline_tests.defs.downstream_fixture import with_downstream
-
-defs = with_downstream(build_definitions([Pipeline.from_environment().stream("orders")]))
-"""
-_SYNCHRONOUS_RUNS = {
-    "run_launcher": {
-        "module": "dagster._core.launcher.sync_in_memory_run_launcher",
-        "class": "SyncInMemoryRunLauncher",
-    },
-    "run_coordinator": {
-        "module": "dagster._core.run_coordinator",
-        "class": "DefaultRunCoordinator",
-    },
-}
-
-
-@pytest.mark.long
-# Dagster calls a deprecated function, and does not await a coroutine of a stopped server.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_dagster_backfill_executes_both_assets(harness: DefsHarness, tmp_path: Path) -> None:
-    """Two runs materialize two partitions each."""
-    publish_all(harness)
-    project = tmp_path / "project.py"
-    project.write_text(_PROJECT)
-    target = PythonFileTarget(str(project), None, str(tmp_path), "orders")
-    with (
-        instance_for_test(overrides=_SYNCHRONOUS_RUNS) as instance,
-        create_test_daemon_workspace_context(target, instance) as workspace,
-    ):
-        local_harness = replace(harness, instance=instance)
-        instance.add_dynamic_partitions(harness.batches.set_name, KEYS)
-        graph = workspace.create_request_context().asset_graph
-        backfill = PartitionBackfill.from_asset_partitions(
-            backfill_id="abcdefgh",
-            asset_graph=graph,
-            partition_names=KEYS,
-            asset_selection=[harness.batches.asset_key, BY_CITY],
-            backfill_timestamp=1_700_000_000.0,
-            tags=NEW,
-            dynamic_partitions_store=instance,
-            all_partitions=False,
-            title=None,
-            description=None,
-            run_config=None,
-        )
-        instance.add_backfill(backfill)
-        for _ in range(4):
-            errors = list(execute_backfill_iteration(workspace, getLogger("backfill")))
-            assert not any(errors)
-        ended = instance.get_backfill("abcdefgh")
-        assert ended is not None
-        assert ended.status is BulkActionStatus.COMPLETED_SUCCESS
-        assert len(instance.get_runs()) == 2
-        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(KEYS)
+    [failure] = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert "Assets downstream of orders/batches were not materialized" in str(failure)
+    assert f"{path} is missing" in str(failure)

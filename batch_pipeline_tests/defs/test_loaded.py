@@ -1,6 +1,5 @@
 """The load job, sensor and asset: published batches are loaded and materialized."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,11 +104,9 @@ def step_error(result: dg.ExecuteInProcessResult) -> str:
 
 def materialized(harness: DefsHarness, key: dg.AssetKey | None = None) -> list[str]:
     """Return the partition of each materialization of an asset, by default of the loads."""
-    records = harness.instance.fetch_materializations(
-        key or loaded_key(harness.stream), limit=100
-    ).records
-    events = [record.asset_materialization for record in records]
-    return sorted(str(event.partition) for event in events if event)
+    key = key or loaded_key(harness.stream)
+    records = harness.instance.fetch_materializations(key, limit=100).records
+    return sorted(str(record.partition_key) for record in records)
 
 
 def sent(harness: DefsHarness) -> list[str]:
@@ -140,14 +137,6 @@ def test_load_sensor_launches_one_run_for_all_pending_loads(harness: DefsHarness
     idle = harness.tick("orders_load", after.cursor)
     assert idle.cursor == after.cursor
     assert idle.skip_reason == dg.SkipReason("everything that is published is loaded.")
-
-
-def test_load_sensor_reports_loads_of_the_command_once(harness: DefsHarness) -> None:
-    assert load_by_command(harness) == 2
-    result = harness.tick("orders_load")
-    assert [event.partition for event in result.asset_events] == [FIRST, SECOND]
-    assert not result.run_requests
-    assert not harness.tick("orders_load", result.cursor).asset_events
 
 
 @with_targets(silent=SILENT)
@@ -181,9 +170,10 @@ def test_manual_materialization_loads_its_partitions_again(harness: DefsHarness)
 
 
 def test_materialization_of_an_unpublished_batch_fails(harness: DefsHarness) -> None:
-    message = f"Not published, so there is nothing to load: {FOURTH}."
-    assert message in step_error(run_asset(harness, FOURTH, FOURTH))
-    assert materialized(harness) == []
+    """Batches of the same run that are published are not loaded either."""
+    message = f"Not published, so there is nothing to load: {THIRD}, {FOURTH}."
+    assert message in step_error(run_asset(harness, FIRST, FOURTH))
+    assert load_counts(harness.database) == []
 
 
 @with_targets(good=EAGER, other=SILENT)
@@ -263,18 +253,6 @@ def test_step_retry_repeats_a_failed_reload_request(
     assert sent(harness) == [FIRST, SECOND, FIRST, SECOND]
 
 
-def test_repeatedly_published_batch_is_loaded_immediately(harness: DefsHarness) -> None:
-    """After a successful load, an unchanged count of pending loads does not mean a failure."""
-    cursor = None
-    for generation in (2, 3, 4):
-        result = harness.tick("orders_load", cursor)
-        assert result.run_requests
-        assert run_job(harness).success
-        cursor = harness.tick("orders_load", result.cursor).cursor
-        publish_next(harness, 0, generation=generation)
-    assert sent(harness) == [FIRST, SECOND, FIRST, FIRST]
-
-
 @with_targets(gone=GONE, good=EAGER)
 def test_unreachable_server_does_not_block_other_targets(
     harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
@@ -326,29 +304,16 @@ def test_unreported_reload_into_one_of_two_targets_is_reported(harness: DefsHarn
     assert [event.partition for event in events] == [FIRST]
 
 
-def run_both(
-    harness: DefsHarness, keys: Sequence[str], *, retry_of: dg.DagsterRun | None = None
-) -> dg.DagsterRun:
-    """Materialize partitions of the asset and of a downstream asset in one run."""
-    job = job_of_both(harness.definitions, loaded_key(harness.stream))
-    retry = {RETRY_TAG: "1"} if retry_of else {}
-    return execute(job, harness.instance, tags_of(keys) | retry, retry_of=retry_of)
-
-
-def test_downstream_asset_is_skipped_if_a_batch_is_not_published(harness: DefsHarness) -> None:
-    assert run_both(harness, [FIRST, SECOND, THIRD]).status is dg.DagsterRunStatus.FAILURE
-    assert materialized(harness) == materialized(harness, BY_CITY) == []
-
-
 def test_retry_reports_loads_of_the_killed_run_once(harness: DefsHarness) -> None:
     """The downstream asset is executed in the run of the loads and in its retry."""
-    killed = run_both(harness, [FIRST, SECOND])
-    assert killed.is_success
+    job = job_of_both(harness.definitions, loaded_key(harness.stream))
+    tags = tags_of([FIRST, SECOND])
+    killed = execute(job, harness.instance, tags)
     assert materialized(harness) == materialized(harness, BY_CITY) == [FIRST, SECOND]
     # As if the process had died before it reported the materializations.
     harness.instance.wipe_assets([loaded_key(harness.stream), BY_CITY])
     loads = load_counts(harness.database)
-    assert run_both(harness, [FIRST, SECOND], retry_of=killed).is_success
+    execute(job, harness.instance, tags | {RETRY_TAG: "1"}, retry_of=killed)
     assert load_counts(harness.database) == loads
     assert materialized(harness) == materialized(harness, BY_CITY) == [FIRST, SECOND]
     assert not harness.tick("orders_load").asset_events

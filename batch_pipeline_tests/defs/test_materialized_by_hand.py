@@ -106,6 +106,7 @@ def test_unknown_key_fails_without_an_attempt(harness: DefsHarness) -> None:
             _materialize(harness, harness.backfills, key)
         assert f"{key!r} is not a planned batch" in str(caught.value.description)
         assert "batch-pipeline jobs list orders" in str(caught.value.description)
+        assert "A wide partition of an earlier release" in str(caught.value.description)
     assert statuses(harness.database) == []
     with pytest.raises(UnknownBatchError):
         harness.batches.find(harness.database, f"2023:{PARENT}")

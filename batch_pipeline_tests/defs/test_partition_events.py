@@ -12,10 +12,6 @@ def failed(number: int) -> PipelineError:
     return TargetFailedError(f"batch was not loaded: number-{number}.")
 
 
-def test_few_errors_are_all_listed() -> None:
-    assert summarize_errors([failed(1), failed(2)]) == f"{failed(1)}; {failed(2)}"
-
-
 def test_many_errors_are_truncated_to_twenty() -> None:
     errors = [*map(failed, range(25)), WaitsError("a"), WaitsError("b")]
     text = summarize_errors(errors)

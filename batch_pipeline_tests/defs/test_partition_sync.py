@@ -5,7 +5,7 @@ import pytest
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
-from batch_pipeline.defs.partition_sync import MAX_KEYS_PER_TICK, PartitionSync, SyncPlan
+from batch_pipeline.defs.partition_sync import PartitionSync, SyncPlan
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
@@ -14,22 +14,15 @@ from batch_pipeline_tests.seeds import claimed, execute, publish
 SENSOR = "orders_new_files"
 
 
-def _lost_tick(harness: DefsHarness) -> dg.SensorResult:
-    """Evaluate the sensor in a daemon that dies before it adds the partitions."""
-    added = harness.instance.get_dynamic_partitions("orders.batches")
-    result = harness.tick(SENSOR)
-    for key in harness.instance.get_dynamic_partitions("orders.batches"):
-        if key not in added:
-            harness.instance.delete_dynamic_partition("orders.batches", key)
-    return result
-
-
 def _requested_keys(result: dg.SensorResult) -> list[str]:
     return [key for add in result.dynamic_partitions_requests or () for key in add.partition_keys]
 
 
 def test_partitions_of_a_lost_tick_are_requested_again(harness: DefsHarness) -> None:
-    first, second = _lost_tick(harness), harness.tick(SENSOR)
+    first = harness.tick(SENSOR)
+    for key in KEYS:  # as if the daemon had died before it added them
+        harness.instance.delete_dynamic_partition("orders.batches", key)
+    second = harness.tick(SENSOR)
     assert _requested_keys(first) == _requested_keys(second) == KEYS
     assert ranges(first.run_requests) == ranges(second.run_requests)
     assert _requested_keys(harness.tick(SENSOR)) == []
@@ -43,6 +36,21 @@ def test_deleted_partition_is_added_again(harness: DefsHarness) -> None:
     harness.instance.delete_dynamic_partition("orders.batches", KEYS[1])
     assert _new_keys(harness, PartitionSync(harness.batches)) == [KEYS[1]]
     assert [_new_keys(harness, sync) for _ in range(2)] == [[], [KEYS[1]]]
+
+
+def test_partitions_of_a_wide_partition_are_added_again(harness: DefsHarness) -> None:
+    """The removed command `roll-up` had replaced them by it."""
+    wide = "00000001-00000006"
+    harness.instance.add_dynamic_partitions("orders.batches", [*KEYS[2:], wide])
+    for status in harness.database.batches.statuses("orders")[:3]:
+        publish(harness.database, status.batch)
+    for key in (*KEYS[:3], wide):
+        event = dg.AssetMaterialization(harness.batches.asset_key, partition=key)
+        harness.instance.report_runless_asset_event(event)
+    result = harness.tick(SENSOR)
+    assert harness.instance.get_dynamic_partitions("orders.batches")[2:] == [wide, *KEYS[:2]]
+    assert not any(isinstance(event, dg.AssetMaterialization) for event in result.asset_events)
+    assert ranges(result.run_requests) == [(KEYS[3], KEYS[3])]
 
 
 def _new_keys(harness: DefsHarness, sync: PartitionSync) -> list[str]:
@@ -89,12 +97,16 @@ def test_generation_reported_by_an_earlier_release_is_not_repeated(harness: Defs
     assert _generation(event) == (keys[1], 2)
 
 
-def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness) -> None:
-    """A new process reads one manifest although all 504 batches have several generations.
+def test_lost_event_is_found_without_reading_all_manifests(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process reads one manifest although all batches have several generations.
 
     With 100,000 batches, one query per batch would take minutes.
     """
-    _land(harness, up_to=512)
+    for name in ("_MAX_KEYS_PER_LOOKUP", "_MAX_KEYS_ONE_BY_ONE"):
+        monkeypatch.setattr(f"batch_pipeline.defs.partition_sync.{name}", 5)
+    _land(harness, up_to=20)
     keys = _new_keys(harness, PartitionSync(harness.batches))
     execute(
         harness.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2"
@@ -104,11 +116,11 @@ def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness)
             harness.batches.asset_key, partition=key, tags={DATA_VERSION_TAG: "2"}
         )
         harness.instance.report_runless_asset_event(event)
-    publish(harness.database, harness.batches.find(harness.database, keys[500]))
+    publish(harness.database, harness.batches.find(harness.database, keys[10]))
     sync = PartitionSync(harness.batches)
     with record_statements(harness.pipeline.database.engine) as statements:
         plan = sync.diff(harness.pipeline, harness.instance)
-    assert [_generation(event) for event in plan.unseen] == [(keys[500], 3)]
+    assert [_generation(event) for event in plan.unseen] == [(keys[10], 3)]
     newest = "ORDER BY batch_pipeline.attempt.generation DESC"
     assert sum(newest in text for text, _ in statements) == 1
 
@@ -125,15 +137,18 @@ def test_result_of_a_library_worker_is_not_reported(harness: DefsHarness) -> Non
     assert _diff(harness, PartitionSync(harness.batches)).unseen == []
 
 
-def test_partitions_per_tick_are_bounded(harness: DefsHarness) -> None:
+def test_partitions_per_tick_are_bounded(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs are only requested for added partitions."""
-    _land(harness, up_to=12 + MAX_KEYS_PER_TICK)
+    monkeypatch.setattr("batch_pipeline.defs.partition_sync.MAX_KEYS_PER_TICK", 4)
+    _land(harness, up_to=16)
     first, second = harness.tick(SENSOR), harness.tick(SENSOR)
-    assert (len(_requested_keys(first)), len(_requested_keys(second))) == (MAX_KEYS_PER_TICK, 4)
     keys = harness.instance.get_dynamic_partitions("orders.batches")
-    assert keys == sorted(keys)
-    assert len(keys) == MAX_KEYS_PER_TICK + 4
-    assert len(first.run_requests or []) == 3
+    assert _requested_keys(first) == KEYS
+    assert [*KEYS, *_requested_keys(second)] == keys == sorted(keys)
+    assert len(keys) == 8
+    assert ranges(first.run_requests) == [(KEYS[0], KEYS[1]), (KEYS[2], KEYS[3])]
     assert _requested_keys(harness.tick(SENSOR)) == []
 
 

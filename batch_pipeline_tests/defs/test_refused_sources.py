@@ -44,10 +44,8 @@ def _encode(
     errors: dict[str, PipelineError] = {}
     encoder = ScriptedEncoder(Path(to_path(harness.stream.storage.root)), [*script])
 
-    def no_session() -> Any:
-        raise AssertionError
-
-    context_of_stream = harness.pipeline.encode_context(harness.stream, no_session)
+    engine: Any = None  # the encoder needs none
+    context_of_stream = harness.pipeline.encode_context(harness.stream, engine)
     encode_context, asset = replace(context_of_stream, encoder=encoder), harness.batches
 
     @dg.asset(partitions_def=asset.partitions, backfill_policy=dg.BackfillPolicy.single_run())
@@ -90,6 +88,8 @@ def test_late_batches_get_their_own_run_and_fail_alone(harness: DefsHarness) -> 
     assert ranges(requests)[-1] == (keys[0], keys[1])
     assert [*_encode(harness, REFUSED, keys=keys)] == keys[:1]
     assert harness.states("orders.late") == ["interrupted", "published"]
+    [event] = harness.instance.fetch_materializations(harness.batches.asset_key, limit=9).records
+    assert event.partition_key == keys[1]
     requests = harness.tick("orders_new_files").run_requests
     assert ranges(requests)[-1] == (keys[0], keys[0])
     check_invariants(harness.database)

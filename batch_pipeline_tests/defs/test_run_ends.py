@@ -11,7 +11,7 @@ from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, comm
 from batch_pipeline.defs.names import CLOSED_TAG, DRAIN_TAG, PRIORITY_TAG, register_job
 from batch_pipeline.defs.runs import close_silent_runs
 from batch_pipeline.model.batch import AttemptStatus, BatchStatus
-from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges, start_run
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import LEASE, execute, publish, statuses
 
@@ -143,26 +143,18 @@ def test_cancelled_manual_run_cancels_its_batch(harness: DefsHarness) -> None:
 
 
 def test_cancelled_run_of_selected_assets_cancels_its_batch(harness: DefsHarness) -> None:
-    """Its job is Dagster's, not one of ours."""
+    """Its job is Dagster's, not one of ours. A run of another asset cancels nothing."""
     harness.tick(SENSOR)
+    job = harness.definitions.resolve_implicit_global_asset_job_def()
     selection = frozenset({harness.backfills.asset_key})
-    selected = harness.instance.create_run_for_job(
-        job_def=harness.definitions.resolve_implicit_global_asset_job_def(),
-        asset_selection=selection,
-        tags={"dagster/partition": LAUNCHED[1]},
-        status=dg.DagsterRunStatus.STARTED,
-    )
-    harness.cancel_run(selected)
-    harness.tick_run_ends()
+    tags = {"dagster/partition": LAUNCHED[1]}
+    selected = start_run(harness.instance, job, tags, asset_selection=selection)
+    register = dg.RunRequest(job_name=register_job(harness.stream), tags={})
+    for run in (selected, harness.start_run(register)):
+        harness.cancel_run(run)
+    assert "Batches cancelled: 1" in harness.tick_run_ends()
     assert harness.states() == ["planned", "cancelled", "planned", "planned"]
     assert harness.states("orders") == ["planned"] * 4
-
-
-def test_cancelled_run_of_another_asset_cancels_nothing(harness: DefsHarness) -> None:
-    run = harness.start_run(dg.RunRequest(job_name=register_job(harness.stream), tags={}))
-    harness.cancel_run(run)
-    assert "Batches cancelled: 0" in harness.tick_run_ends()
-    assert harness.states() == harness.states("orders") == ["planned"] * 4
 
 
 def test_cancelled_run_of_a_late_batch_cancels_that_batch_alone(harness: DefsHarness) -> None:

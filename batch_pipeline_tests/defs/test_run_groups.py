@@ -1,6 +1,5 @@
 """Selecting the batches to launch and grouping them into runs."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,10 +13,6 @@ from batch_pipeline_tests.factories import batch_status
 
 _KEYS = [f"{number:02d}" for number in range(12)]
 _SPLIT = ["before", "parent", "after", "left", "right", "new"]
-
-
-def _groups(order: Sequence[str], *, size: int = 16, max_groups: int | None = None) -> RunGroups:
-    return RunGroups(order=KeyOrder(lambda: order), size=size, most=max_groups)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +41,6 @@ def test_batch_is_due_automatically_or_on_request_by_state(
     [
         (list("abcdefghij"), list("abcdefghij"), 4, [list("abcd"), list("efgh"), list("ij")]),
         (list("abcdefg"), list("abdfg"), 16, [["a", "b"], ["d"], ["f", "g"]]),
-        (list("ab"), list("ab"), 1, [["a"], ["b"]]),
-        (list("ab"), [], 16, []),
         (list("ab"), list("abc"), 16, [["a", "b"]]),  # the partition of c is not added yet
         # Halves of a split batch are added after later batches.
         (_SPLIT, ["before", "left", "right", "after", "new"], 16,
@@ -57,7 +50,7 @@ def test_batch_is_due_automatically_or_on_request_by_state(
 def test_groups_have_consecutive_keys(
     order: list[str], selected: list[str], size: int, expected: list[list[str]]
 ) -> None:
-    groups = _groups(order, size=size)
+    groups = RunGroups(order=KeyOrder(lambda: order), size=size)
     assert all(groups.takes(key, "orders") for key in selected)
     assert groups.groups == expected
 
@@ -70,7 +63,7 @@ def test_groups_have_consecutive_keys(
 def test_groups_are_ranges_that_contain_every_known_key_once(
     order: list[str], selected: set[str], size: int
 ) -> None:
-    groups = _groups(order, size=size)
+    groups = RunGroups(order=KeyOrder(lambda: order), size=size)
     for key in sorted(selected):
         assert groups.takes(key, "orders")
     assert sorted(key for group in groups.groups for key in group) == sorted(selected & {*order})
@@ -78,26 +71,6 @@ def test_groups_are_ranges_that_contain_every_known_key_once(
         start = order.index(group[0])
         assert group == order[start : start + len(group)]
         assert len(group) <= size
-
-
-def test_key_that_needs_another_run_is_rejected_at_the_limit() -> None:
-    groups = _groups(_KEYS, max_groups=1, size=3)
-    assert [groups.takes(key, "orders") for key in ("00", "01", "03")] == [True, True, False]
-    assert groups.groups == [["00", "01"]]
-
-
-def test_groups_have_keys_of_one_job_only() -> None:
-    groups = _groups(_KEYS, max_groups=9, size=9)
-    for key, job in (("00", "a"), ("01", "b"), ("02", "b")):
-        assert groups.takes(key, job)
-    assert groups.groups == [["00"], ["01", "02"]]
-
-
-def test_key_marked_as_alone_gets_its_own_run() -> None:
-    groups = _groups(_KEYS, max_groups=9, size=9)
-    for key in ("00", "01", "02", "03"):
-        assert groups.takes(key, "orders", alone=key == "01")
-    assert groups.groups == [["00"], ["01"], ["02", "03"]]
 
 
 def test_pauses_between_launches_grow_up_to_half_an_hour() -> None:
@@ -108,7 +81,7 @@ def test_pauses_between_launches_grow_up_to_half_an_hour() -> None:
     assert pauses == [0, 0, 0, 60, 120, 960, 1_800, 1_800, 1_800]
 
 
-def test_key_order_is_read_once_and_only_when_it_is_needed() -> None:
+def test_key_order_is_only_read_when_it_is_needed() -> None:
     reads: list[int] = []
 
     def keys() -> list[str]:
@@ -117,7 +90,6 @@ def test_key_order_is_read_once_and_only_when_it_is_needed() -> None:
 
     order = KeyOrder(keys)
     assert reads == []
-    assert order.positions == {key: position for position, key in enumerate(_KEYS)}
     assert order.between("03", "05") == _KEYS[3:6]
     for first, last in (("zz", "05"), ("03", "zz"), (None, None)):
         assert order.between(first, last) == []

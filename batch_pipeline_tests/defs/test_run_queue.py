@@ -55,11 +55,11 @@ class Queue:
         stream = asset.stream.name
         job = stream if JobKind.INCREMENTAL in asset.kinds else f"{stream}.2023"
         planned = [batch(number, number, job=job) for number in range(1, batches + 1)]
-        order = [asset.key_of(one) for one in planned]
         statuses = [
-            BatchStatus(batch=one, key=key, state=BatchState.PLANNED, attempts=0)
-            for one, key in zip(planned, order, strict=True)
+            BatchStatus(batch=one, key=asset.key_of(one), state=BatchState.PLANNED, attempts=0)
+            for one in planned
         ]
+        order = [status.key for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)
         return plan_launches(
             self.instance, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
@@ -68,18 +68,13 @@ class Queue:
     def enqueue(self, requests: Sequence[dg.RunRequest]) -> None:
         """Enqueue a run for each request."""
         for request in requests:
-            assert request.job_name is not None
-            self.add(request.job_name, dict(request.tags))
-
-    def add(self, job_name: str, tags: dict[str, str]) -> None:
-        """Enqueue one run."""
-        job = self.definitions.resolve_job_def(job_name)
-        self.instance.create_run_for_job(
-            job_def=job,
-            tags=tags,
-            status=dg.DagsterRunStatus.QUEUED,
-            remote_job_origin=RemoteJobOrigin(REPOSITORY, job_name),
-        )
+            job_name = str(request.job_name)
+            self.instance.create_run_for_job(
+                job_def=self.definitions.resolve_job_def(job_name),
+                tags=dict(request.tags),
+                status=dg.DagsterRunStatus.QUEUED,
+                remote_job_origin=RemoteJobOrigin(REPOSITORY, job_name),
+            )
 
     def dequeue(self) -> list[str]:
         """Start the runs that the queue releases and return their streams."""
@@ -145,7 +140,7 @@ def test_batches_planned_while_a_run_is_queued_share_the_next_run(queue: Queue) 
 
 def test_new_files_precede_manual_runs_and_backfills(queue: Queue) -> None:
     queue.enqueue(queue.launch(backfills_of(A), 5))
-    queue.add("b_encode", {STREAM_TAG: "b"})
+    queue.enqueue([dg.RunRequest(job_name="b_encode", tags={STREAM_TAG: "b"})])
     queue.enqueue(queue.launch(batches_of(C), 1))
     assert queue.dequeue() == ["c", "b", "a"]
 
@@ -169,14 +164,17 @@ def test_dagster_reads_the_settings_of_the_package(home: Home) -> None:
         concurrency = instance.get_concurrency_config()
         assert isinstance(instance.run_launcher, LocalRunLauncher)
         assert instance.run_launcher.supports_check_run_worker_health
-        assert instance.run_monitoring_enabled
-        assert instance.run_monitoring_max_resume_run_attempts == 0
-        assert instance.run_monitoring_start_timeout_seconds == 180
-        assert instance.run_monitoring_cancel_timeout_seconds == 60
-        assert instance.run_retries_enabled
-        assert instance.run_retries_max_retries == 2
-        assert not instance.run_retries_retry_on_asset_or_op_failure
-        assert not instance.telemetry_enabled
+        expected = {
+            "run_monitoring_enabled": True,
+            "run_monitoring_max_resume_run_attempts": 0,
+            "run_monitoring_start_timeout_seconds": 180,
+            "run_monitoring_cancel_timeout_seconds": 60,
+            "run_retries_enabled": True,
+            "run_retries_max_retries": 2,
+            "run_retries_retry_on_asset_or_op_failure": False,
+            "telemetry_enabled": False,
+        }
+        assert {name: getattr(instance, name) for name in expected} == expected
         assert concurrency.run_queue_config is not None
         assert concurrency.run_queue_config.max_concurrent_runs == 3
         assert concurrency.run_queue_config.max_user_code_failure_retries == 10
@@ -188,9 +186,9 @@ def test_settings_of_the_home_override_those_of_the_package(home: Home) -> None:
     (home.path / "dagster.yaml").write_text("concurrency: {runs: {max_concurrent_runs: 8}}\n")
     with open_instance(home) as instance:
         concurrency = instance.get_concurrency_config()
-        assert concurrency.run_queue_config is not None
-        assert concurrency.run_queue_config.max_concurrent_runs == 8
-        assert concurrency.pool_config.default_pool_limit == 2
+    assert concurrency.run_queue_config is not None
+    assert concurrency.run_queue_config.max_concurrent_runs == 8
+    assert concurrency.pool_config.default_pool_limit == 2
 
 
 @pytest.mark.parametrize(
@@ -199,7 +197,6 @@ def test_settings_of_the_home_override_those_of_the_package(home: Home) -> None:
 )
 def test_invalid_settings_of_the_home_are_rejected(home: Home, text: str, problem: str) -> None:
     (home.path / "dagster.yaml").write_text(text)
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=problem) as caught:
         prepare_dagster_home(home)
-    assert problem in str(caught.value)
     assert str(home.path / "dagster.yaml") in str(caught.value)

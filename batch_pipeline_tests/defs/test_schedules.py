@@ -13,7 +13,7 @@ from batch_pipeline.defs.runs import priority
 from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Automation, DagsterRules, Source
-from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, empty_instance, ranges
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed, query
 
@@ -31,19 +31,6 @@ def harness(harness: DefsHarness) -> DefsHarness:
     stream = replace(harness.stream, dagster=rules, limits=limits)
     definitions = build_definitions([stream], automation=Automation.RUNNING)
     return replace(harness, stream=stream, definitions=definitions)
-
-
-def test_stream_with_a_schedule_has_a_sensor_for_planned_batches(harness: DefsHarness) -> None:
-    repository = harness.definitions.get_repository_def()
-    schedule = repository.get_schedule_def("orders_new_files_at")
-    assert (schedule.cron_schedule, schedule.execution_timezone) == (
-        "0 6 * * mon-fri",
-        "Europe/Berlin",
-    )
-    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-    sensors = {sensor.name: sensor.default_status for sensor in repository.sensor_defs}
-    assert sensors["orders_planned"] is dg.DefaultSensorStatus.RUNNING
-    assert "orders_new_files" not in sensors
 
 
 def test_sensor_launches_due_batches_and_registers_no_files(harness: DefsHarness) -> None:
@@ -64,9 +51,12 @@ def test_sensor_launches_due_batches_and_registers_no_files(harness: DefsHarness
 
 def test_schedule_plans_a_last_batch_below_min_weight(harness: DefsHarness) -> None:
     land(harness, "orders-1.csv")
+    sensors = harness.definitions.get_repository_def().sensor_defs
+    assert "orders_new_files" not in {sensor.name for sensor in sensors}
     schedule = harness.definitions.resolve_schedule_def("orders_new_files_at")
-    context = dg.build_schedule_context(instance=harness.instance, scheduled_execution_time=SIX)
-    with context:
+    assert schedule.cron_schedule == "0 6 * * mon-fri"
+    assert schedule.execution_timezone == "Europe/Berlin"
+    with dg.build_schedule_context(harness.instance, SIX) as context:
         [request] = schedule.evaluate_tick(context).run_requests or []
     job = harness.definitions.resolve_job_def(schedule.job_name)
     result = job.execute_in_process(instance=harness.instance, tags=request.tags)
@@ -75,11 +65,6 @@ def test_schedule_plans_a_last_batch_below_min_weight(harness: DefsHarness) -> N
     last = harness.database.batches.statuses("orders")[-1]
     assert (last.batch.key, last.state) == ("00000013-00000013", BatchState.PLANNED)
     assert ranges(harness.tick("orders_planned").run_requests)[-1][1] == "00000013-00000013"
-
-
-def test_sensor_skips_a_paused_stream(harness: DefsHarness) -> None:
-    harness.database.jobs.pause("orders", "schema change")
-    assert "schema change" in harness.skipped("orders_planned")
 
 
 def land(harness: DefsHarness, name: str) -> None:
@@ -115,7 +100,6 @@ def test_scheduled_run_has_the_priority_of_its_time() -> None:
 
 
 def _priority(schedule: dg.ScheduleDefinition) -> int:
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_schedule_context(instance, scheduled_execution_time=SIX)
-        [request] = schedule.evaluate_tick(context).run_requests or []
+    context = dg.build_schedule_context(empty_instance(), scheduled_execution_time=SIX)
+    [request] = schedule.evaluate_tick(context).run_requests or []
     return int(request.tags.get(PRIORITY_TAG, 0))

@@ -1,24 +1,19 @@
-"""Metrics over HTTP, served from a real inventory."""
+"""Metrics of a real inventory, and the command that serves them."""
 
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from urllib.request import urlopen
 
 import psycopg
 import pytest
 from click.testing import CliRunner
-from prometheus_client.parser import text_string_to_metric_families
 from psycopg import sql
 
-from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
-from batch_pipeline.metrics import InventoryCollector, serving
+from batch_pipeline.metrics import InventoryCollector
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
@@ -32,47 +27,25 @@ def harness(project: DefsHarness) -> DefsHarness:
     return project
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A metrics server."""
-
-    port: int
-    errors: list[str] = field(default_factory=list)
-
-    def scrape(self) -> dict[str, float]:
-        """Return all samples by `name{label="value"}`, without the prefix of the product."""
-        return {
-            sample_key(sample.name.removeprefix("batch_pipeline_"), sample.labels): sample.value
-            for family in text_string_to_metric_families(read_metrics(self.port))
-            for sample in family.samples
-        }
+@pytest.fixture
+def errors() -> list[str]:
+    """The errors that the collector has reported."""
+    return []
 
 
-def sample_key(name: str, labels: Mapping[str, str]) -> str:
-    """Format a sample's name with its labels in alphabetical order."""
-    return name + "{" + ",".join(f'{key}="{labels[key]}"' for key in sorted(labels)) + "}"
+@pytest.fixture
+def collector(harness: DefsHarness, errors: list[str]) -> InventoryCollector:
+    """A collector that has not begun to count."""
+    return InventoryCollector(pipeline=harness.pipeline, report_error=errors.append)
 
 
-def read_metrics(port: int) -> str:
-    """Return the served text."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
-        text: str = response.read().decode()
-    return text
-
-
-@contextmanager
-def metrics_server(pipeline: Pipeline) -> Iterator[Server]:
-    """Serve metrics on a free port."""
-    errors: list[str] = []
-    collector = InventoryCollector(pipeline=pipeline, report_error=errors.append)
-    collector.begin()
-    with serving(collector, host="127.0.0.1", port=0) as port:
-        yield Server(port, errors)
-
-
-def orders_key(name: str, **labels: str) -> str:
-    """Return the key of a sample of the incremental job `orders`."""
-    return sample_key(name, {"stream": "orders", "kind": "incremental"} | labels)
+def samples(collector: InventoryCollector) -> dict[str, float]:
+    """Return all samples by name and values of labels, without the prefix of the product."""
+    return {
+        " ".join([one.name.removeprefix("batch_pipeline_"), *one.labels.values()]): one.value
+        for family in collector.collect()
+        for one in family.samples
+    }
 
 
 def fail_attempt(harness: DefsHarness, index: int) -> None:
@@ -82,95 +55,88 @@ def fail_attempt(harness: DefsHarness, index: int) -> None:
         harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
 
 
-def test_scrape_returns_backlog_and_counts_since_the_start(harness: DefsHarness) -> None:
+def test_scrape_returns_backlog_and_counts_since_the_start(
+    harness: DefsHarness, collector: InventoryCollector
+) -> None:
+    """Backfills are counted separately."""
     batches = [status.batch for status in harness.database.batches.statuses("orders")]
     publish(harness, batches[0])
     register(harness.database, 2, first=13)
-    with metrics_server(harness.pipeline) as server:
-        publish(harness, batches[1], quarantined=5)
-        fail_attempt(harness, 2)
-        samples = server.scrape()
-    assert samples['backlog_oldest_seconds{stream="orders"}'] > 0
+    harness.plan(max_count=6)
+    collector.begin()
+    publish(harness, batches[1], quarantined=5)
+    fail_attempt(harness, 2)
+    values = samples(collector)
+    assert values["backlog_oldest_seconds orders"] > 0
     expected = {
-        "up{}": 1,
-        'meta_table_up{stream="orders"}': 1,
-        'backlog_items{stream="orders"}': 8,
-        'backlog_bytes{stream="orders"}': 80,
-        orders_key("unfinished_batches", state="planned"): 1,
-        orders_key("unfinished_batches", state="failed"): 1,
-        orders_key("unfinished_batches", state="dead"): 0,
-        orders_key("generations_published_total"): 2,
-        orders_key("attempts_total", result="succeeded"): 1,
-        orders_key("attempts_total", result="failed"): 1,
-        orders_key("records_total", result="written"): 15,
-        orders_key("records_total", result="quarantined"): 5,
-        orders_key("part_file_bytes_total"): 100,
-        'landing_to_publish_seconds_count{stream="orders"}': 1,
-        'landing_to_publish_seconds_bucket{le="+Inf",stream="orders"}': 1,
+        "up": 1,
+        "meta_table_up orders": 1,
+        "backlog_items orders": 8,
+        "backlog_bytes orders": 80,
+        "unfinished_batches orders incremental planned": 1,
+        "unfinished_batches orders incremental failed": 1,
+        "unfinished_batches orders incremental dead": 0,
+        "unfinished_batches orders backfill planned": 2,
+        "generations_published_total orders incremental": 2,
+        "attempts_total orders incremental succeeded": 1,
+        "attempts_total orders incremental failed": 1,
+        "records_total orders incremental written": 15,
+        "records_total orders incremental quarantined": 5,
+        "part_file_bytes_total orders incremental": 100,
+        "landing_to_publish_seconds_count orders": 1,
+        "landing_to_publish_seconds_bucket orders +Inf": 1,
     }
-    assert {name: samples[name] for name in expected} == expected
+    assert {name: values[name] for name in expected} == expected
 
 
-def test_each_ended_attempt_is_counted_once(harness: DefsHarness) -> None:
+def test_each_ended_attempt_is_counted_once(
+    harness: DefsHarness, collector: InventoryCollector
+) -> None:
     """An attempt that was running at the start counts when it ends."""
     batches = [status.batch for status in harness.database.batches.statuses("orders")]
-    name = orders_key("attempts_total", result="failed")
-    with (
-        claimed(harness.database, batches[0]) as attempt,
-        metrics_server(harness.pipeline) as server,
-    ):
-        assert server.scrape()[name] == 0
+    name = "attempts_total orders incremental"
+    with claimed(harness.database, batches[0]) as attempt:
+        collector.begin()
+        assert samples(collector)[f"{name} failed"] == 0
         harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-        fail_attempt(harness, 1)
-        assert [server.scrape()[name] for _ in range(2)] == [2, 2]
-        publish(harness, batches[1])
-        publish(harness, batches[1])
-        samples = server.scrape()
-    assert samples[name] == 2
-    assert samples[orders_key("attempts_total", result="succeeded")] == 2
-    assert samples['landing_to_publish_seconds_count{stream="orders"}'] == 1
+    fail_attempt(harness, 1)
+    assert [samples(collector)[f"{name} failed"] for _ in range(2)] == [2, 2]
+    publish(harness, batches[1])
+    publish(harness, batches[1])
+    values = samples(collector)
+    assert (values[f"{name} failed"], values[f"{name} succeeded"]) == (2, 2)
+    assert values["landing_to_publish_seconds_count orders"] == 1
 
 
-def test_backfills_are_counted_separately(harness: DefsHarness) -> None:
-    harness.plan(max_count=6)
-    with metrics_server(harness.pipeline) as server:
-        samples = server.scrape()
-    kind = {"kind": "backfill", "state": "planned"}
-    assert samples[orders_key("unfinished_batches", **kind)] == 2
-    assert samples['backlog_items{stream="orders"}'] == 12
-
-
-def test_lag_starts_when_the_first_item_was_registered(harness: DefsHarness) -> None:
+def test_lag_starts_when_the_first_item_was_registered(
+    harness: DefsHarness, collector: InventoryCollector
+) -> None:
     execute(
         harness.database,
         "UPDATE batch_pipeline.item SET registered_at = registered_at - interval '2 hours'",
     )
-    with metrics_server(harness.pipeline) as server:
-        publish(harness, harness.database.batches.statuses("orders")[0].batch)
-        samples = server.scrape()
-    bucket = 'landing_to_publish_seconds_bucket{{le="{}",stream="orders"}}'
-    assert (samples[bucket.format("3600.0")], samples[bucket.format("21600.0")]) == (0, 1)
+    collector.begin()
+    publish(harness, harness.database.batches.statuses("orders")[0].batch)
+    values = samples(collector)
+    bucket = "landing_to_publish_seconds_bucket orders"
+    assert (values[f"{bucket} 3600.0"], values[f"{bucket} 21600.0"]) == (0, 1)
 
 
-def test_unreachable_inventory_serves_up_0_without_its_address(
-    harness: DefsHarness, server_url: str, database_url: str
+def test_unreachable_inventory_serves_up_0_only(
+    collector: InventoryCollector, errors: list[str], server_url: str, database_url: str
 ) -> None:
-    """Only `up 0` is served; the command reports the reason, and the next scrape recovers."""
+    """The command reports the reason, and the next scrape recovers."""
     name = sql.Identifier(database_name(database_url))
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
     cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-    with (
-        metrics_server(harness.pipeline) as server,
-        psycopg.connect(server_url, autocommit=True) as administrator,
-    ):
+    collector.begin()
+    with psycopg.connect(server_url, autocommit=True) as administrator:
         administrator.execute(allow.format(name, sql.SQL("false")))
         administrator.execute(cut, [database_name(database_url)])
-        texts = [read_metrics(server.port) for _ in range(2)]
+        assert [samples(collector) for _ in range(2)] == [{"up": 0}] * 2
         administrator.execute(allow.format(name, sql.SQL("true")))
-        assert server.scrape()["up{}"] == 1
-    lines = [re.findall(r"^[^#\n].*$", text, re.MULTILINE) for text in texts]
-    assert lines == [["batch_pipeline_up 0.0"]] * 2
-    assert len(server.errors) == 2
+    assert samples(collector)["up"] == 1
+    assert len(errors) == 2
 
 
 def test_port_in_use_exits_with_code_1(harness: DefsHarness) -> None:
@@ -190,7 +156,8 @@ def test_command_serves_without_secrets_until_terminated(
         assert process.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", process.stdout.readline())
         assert address is not None
-        text = read_metrics(int(address[1]))
+        with urlopen(f"http://127.0.0.1:{address[1]}/metrics", timeout=20) as response:
+            text: str = response.read().decode()
         process.terminate()
         assert process.wait(timeout=30) == 0
     assert "batch_pipeline_up 1.0" in text

@@ -1,4 +1,4 @@
-"""Our commands follow the rules for BATCH producers, and the rules detect violations."""
+"""The rules for BATCH producers accept valid lines and detect violations."""
 
 import json
 from pathlib import Path
@@ -6,42 +6,10 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.singer.messages import JSON_SCHEMA, batch_message, line, messages
-from batch_pipeline_tests.conformance.producer import Producer, parsed
-from batch_pipeline_tests.conformance.published_home import PublishedHome
+from batch_pipeline.singer.messages import JSON_SCHEMA, line, messages
+from batch_pipeline_tests.conformance.producer import Producer
 from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
-from batch_pipeline_tests.encode.writers.published_parts import part_paths, published_lines
-
-MESSAGE_SCHEMA = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(params=["messages orders", "messages parcels", "tap"])
-def producer(request: pytest.FixtureRequest, home: PublishedHome) -> Producer:
-    """Each of our commands that prints BATCH messages."""
-    command, _, stream = request.param.partition(" ")
-    return home.messages(stream) if command == "messages" else home.tap(mode="batch")
-
-
-def test_commands_follow_all_rules_and_resume_with_the_remaining_batches(
-    producer: Producer,
-) -> None:
-    lines = producer.lines()
-    assert broken_rules(lines, MESSAGE_SCHEMA) == []
-    assert broken_resume(producer, lines) == []
-    assert len(parsed(lines, "BATCH")) > 0
-
-
-def test_messages_command_sends_the_newest_generation_of_all_jobs(home: PublishedHome) -> None:
-    sent = parsed(home.messages("orders").lines(), "BATCH")
-    keys = [(batch["job"], batch["batch_id"][-3:], batch["generation"]) for batch in sent]
-    assert keys == [
-        ("orders", "002", 1),
-        ("orders", "006", 1),
-        ("orders", "004", 2),
-        ("orders.2023", "002", 1),
-    ]
-    assert [batch["record_count"] for batch in sent] == [4, 2, 3, 4]
-    assert [batch["schema_version"] for batch in sent] == [1, 2, 2, 2]
+from batch_pipeline_tests.encode.writers.published_parts import published_lines
 
 
 @pytest.fixture
@@ -57,7 +25,7 @@ def changed(text: bytes, **changes: Any) -> bytes:
 
 
 def test_rules_accept_valid_lines(valid_lines: list[bytes]) -> None:
-    assert broken_rules(valid_lines, MESSAGE_SCHEMA) == []
+    assert broken_rules(valid_lines, json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))) == []
 
 
 @pytest.mark.parametrize(
@@ -111,11 +79,10 @@ def test_rules_detect_lines_that_are_not_messages(valid_lines: list[bytes]) -> N
     assert broken_rules([schema, batch, state.strip()]) == ["line 3: has no line ending"]
 
 
-def test_rules_detect_a_producer_that_ignores_the_state(tmp_path: Path) -> None:
-    manifest = published_lines(tmp_path, b'{"order_id":1}')
-    text = "".join(line(message) for message in messages([(1, manifest)], stream="orders"))
-    assert batch_message(manifest)["manifest"] == [f"file://{part_paths(manifest)[0]}"]
+def test_rules_detect_a_producer_that_ignores_the_state(
+    valid_lines: list[bytes], tmp_path: Path
+) -> None:
     output = tmp_path / "output"
-    output.write_text(text, encoding="utf-8")
+    output.write_bytes(b"".join(valid_lines))
     stateless = Producer(command=["sh", "-c", f"cat {output}"], environment={"PATH": "/bin"})
-    assert broken_resume(stateless, stateless.lines()) == ["after batch 1: sent 1 batches, not 0"]
+    assert broken_resume(stateless, valid_lines) == ["after batch 1: sent 1 batches, not 0"]
