@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).with_name("data")
-UPDATE = "UPDATE_SNAPSHOTS"  # also used by the snapshot of Dagster's definitions
+UPDATE = "UPDATE_SNAPSHOTS"
 _NEXT_STEP = (
     "If the change is intended, run `python -m batch_pipeline_tests.regression --update` and "
     "explain each changed line of the diff."

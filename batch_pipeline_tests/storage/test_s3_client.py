@@ -26,7 +26,7 @@ max_attempts = 3
 
 
 def test_client_is_created_once(bucket: str) -> None:
-    clients = together(*[s3_client.client] * 8)
+    clients: list[Any] = together(*[s3_client.client] * 8)
     assert all(one is clients[0] for one in clients)
     assert clients[0].meta.config.retries == {"mode": "standard", "total_max_attempts": 8}
     s3_client.forget()
