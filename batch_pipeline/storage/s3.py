@@ -197,7 +197,12 @@ class ObjectReader(io.RawIOBase):
         self._body: Any = None
         if facts is None:
             response = self._get(etag)
-            self._body, facts = response["Body"], _facts(response, uri)
+            self._body = response["Body"]
+            try:
+                facts = _facts(response, uri)
+            except OSError:
+                self.close()
+                raise
         self.facts = facts
 
     def readable(self) -> bool:
