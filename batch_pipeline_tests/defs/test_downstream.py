@@ -97,6 +97,17 @@ def test_downstream_asset_is_skipped_if_a_batch_failed(harness: DefsHarness) -> 
     assert _report(harness) == []
 
 
+def test_downstream_asset_is_skipped_if_a_batch_was_cancelled(harness: DefsHarness) -> None:
+    """The run, launched before, succeeds and has events for the published partitions only."""
+    [*published, cancelled] = harness.database.batches.statuses("orders")
+    for status in published:
+        publish(harness, status.batch)
+    harness.database.jobs.cancel("orders", cancelled.batch.id)
+    assert _run(harness, KEYS, NEW).is_success
+    assert _partitions(harness) == Counter(KEYS[:-1])
+    assert _partitions(harness, BY_CITY) == Counter()
+
+
 def test_retry_of_a_killed_run_executes_the_downstream_asset(harness: DefsHarness) -> None:
     """Only the retry reports events; without a retry, the sensor would."""
     job = job_of_both(harness.definitions)

@@ -149,7 +149,7 @@ def test_cancelled_run_of_selected_assets_cancels_its_batch(harness: DefsHarness
     selection = frozenset({harness.backfills.asset_key})
     tags = {"dagster/partition": LAUNCHED[1]}
     selected = start_run(harness.instance, job, tags, asset_selection=selection)
-    register = dg.RunRequest(job_name=register_job(harness.stream), tags={})
+    register = dg.RunRequest(job_name=register_job(harness.stream), tags=tags)
     for run in (selected, harness.start_run(register)):
         harness.cancel_run(run)
     assert "Batches cancelled: 1" in harness.tick_run_ends()
