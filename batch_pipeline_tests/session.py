@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "project" in fixtures or item.path.parent.name == "defs":
+        if "project" in fixtures or item.path.parent.name in {"acceptance", "defs"}:
             for name in _WARNINGS_OF_DAGSTER:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"), append=False)
         if _STORE in fixtures:
