@@ -463,8 +463,8 @@ class TaskRun:
         # Flattening makes columns of the keys of maps, which differ between records.
         if rescues or self._stream.mapping.flattening_enabled:
             return
-        limit = self._stream.read_limits.max_columns
-        if reason := self._profile.refusal(table.batch.schema.names, limit):
+        added = sum(name not in self._profile.columns for name in table.batch.schema.names)
+        if reason := self._profile.refusal(added, self._stream.read_limits.max_columns):
             raise source.bad_file(reason)
 
     def _quarantine_records(self, item: Item, bad: tuple[MalformedRecord, ...]) -> None:

@@ -478,13 +478,13 @@ class RecordValidator:
 
     def _check_names(self, fields: dict[str, bytes]) -> None:
         known, limit = self._profile.columns, self._max_columns
-        # A rescued key is part of a text, not a column.
-        for name in () if self._rescues else fields:
-            if name not in known and (fault := name_fault(name)):
+        new = [name for name in fields if name not in known]
+        for name in () if self._rescues else new:  # a rescued key is part of a text, not a column
+            if fault := name_fault(name):
                 raise BadRecordError(f"has the key {quote_key(name)}: {fault}")
         if len(fields) > limit:
             raise BadRecordError(too_many_columns(len(fields), limit))
-        if not self._rescues and (reason := self._profile.refusal(fields, limit)):
+        if not self._rescues and (reason := self._profile.refusal(len(new), limit)):
             raise BadRecordError(reason)
 
     def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:

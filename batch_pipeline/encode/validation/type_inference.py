@@ -9,7 +9,6 @@ has the same digits. How two types widen to a common one is decided by `model.sc
 import base64
 import binascii
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import assert_never
@@ -539,10 +538,9 @@ class SchemaProfile:
                 )
         return tuple(misfits)
 
-    def refusal(self, names: Iterable[str], max_columns: int) -> str | None:
-        """Return why columns with these names are refused: the new ones would be too many."""
-        new = set(names) - self.columns.keys()
-        if not new or len(self.columns) + len(new) <= max_columns:
+    def refusal(self, added: int, max_columns: int) -> str | None:
+        """Return why this number of new columns is refused, or None if it is allowed."""
+        if not added or len(self.columns) + added <= max_columns:
             return None
         limit = "`read_limits.max_columns`"
         return f"has columns that would make more than {limit} allows ({max_columns})"
