@@ -49,7 +49,7 @@ def new_client(
 
 @cache
 def _loader(data_path: str | None) -> Any:
-    """Return what reads AWS's descriptions of services; parsing them takes most of a client."""
+    """Return a loader of AWS's service descriptions; clients share it, because parsing is slow."""
     from botocore.loaders import create_loader
 
     return create_loader(data_path)
