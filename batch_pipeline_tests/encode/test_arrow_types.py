@@ -16,6 +16,7 @@ from batch_pipeline.model.schema import Column, ColumnType
         (pa.decimal256(38, 2), "decimal(38,2)"),
         (pa.string_view(), "string"),
         (pa.dictionary(pa.int8(), pa.string()), "string"),
+        (pa.large_binary(), "binary"),
         (pa.uuid(), "string"),
         (pa.time32("s"), "time"),
         (pa.large_list(pa.int8()), "array"),

@@ -1,9 +1,10 @@
 """Values as JSON text."""
 
 import math
-from datetime import UTC, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -17,6 +18,7 @@ QUARANTINE = OnNonfinite.QUARANTINE
     ("value", "text"),
     [
         (Decimal("1.10"), "1.10"),
+        (date(2026, 1, 31), '"2026-01-31"'),
         (time(12, 30, 0, 1), '"12:30:00.000001"'),
         (datetime(2026, 1, 31, 12, tzinfo=UTC), '"2026-01-31T12:00:00Z"'),
         (datetime(2026, 1, 31, 12), '"2026-01-31T12:00:00"'),  # noqa: DTZ001 - it has no zone
@@ -25,6 +27,7 @@ QUARANTINE = OnNonfinite.QUARANTINE
             '"2026-01-31T12:00:00+01:00"',
         ),
         (b"ab", '"YWI="'),
+        (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
         ({"b": [1, None], "a": {}}, '{"b":[1,null],"a":{}}'),
         ("é\u2028", '"é\u2028"'),
     ],

@@ -64,16 +64,21 @@ def _json(value: Any) -> Any:
         return f"{value:%H:%M:%S.%f}" if isinstance(value, time) else value.isoformat()
     if value is None or isinstance(value, bool | str | bytes):
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    return ("number", str(value)) if isinstance(value, int) else _number(str(value))
+
+
+def _number(text: str) -> Any:
+    """Return a number with its sign, because -0.0 equals 0.0."""
+    return ("number", text.startswith("-"), Decimal(text))
 
 
 def _read(found: Any, pattern: Any) -> Any:
-    """Convert a value to the form of the pattern: numbers to decimals, times to `datetime`."""
+    """Convert a value to the form of the pattern: decimals, doubles and times."""
     if isinstance(pattern, datetime):
         return datetime.fromisoformat(found)
-    if isinstance(pattern, Decimal):
-        return Decimal(found[1]) if isinstance(found, tuple) and found[0] == "number" else found
     if isinstance(pattern, tuple) and isinstance(found, tuple) and found[0] == pattern[0]:
+        if pattern[0] == "number":
+            return found if len(pattern) == 2 else _number(found[1])
         fields = zip(found[1], pattern[1], strict=False)
         return ("object", [(one[0], _read(one[1], other[1])) for one, other in fields])
     if isinstance(pattern, list) and isinstance(found, list) and len(pattern) == len(found):
@@ -178,6 +183,7 @@ KINDS = {
     "bytes": Kind(arrow=pa.binary(), values=_BYTES, avro="bytes"),
     "money": _decimal(12, 2),
     "many digits": _decimal(38, 20),
+    "all fraction": _decimal(38, 38),
     "too many digits": _decimal(60, 9),
     "date": Kind(
         arrow=pa.date32(),
@@ -198,6 +204,11 @@ KINDS = {
         {"type": "array", "items": "long"},
     ),
     "list of doubles": _nested(pa.list_(pa.float64()), st.lists(_FLOATS, max_size=2)),
+    "list of bytes": _nested(
+        pa.large_list(pa.binary()),
+        st.lists(_BYTES, max_size=2),
+        {"type": "array", "items": "bytes"},
+    ),
     "struct": _nested(_STRUCT, _STRUCT_VALUES, _AVRO_RECORD),
     "structs": _nested(
         pa.list_(_STRUCT), st.lists(st.one_of(_STRUCT_VALUES, st.none()), max_size=2)

@@ -29,6 +29,13 @@ from batch_pipeline_tests.factories import (
 )
 
 
+def test_manifest_totals_are_sums_over_part_files() -> None:
+    parts = (part_file("a", records=3, size_bytes=30), part_file("b", records=4, size_bytes=41))
+    one = manifest(part_files=parts, quarantine_files=(part_file("bad", records=9),))
+    assert (one.records, one.size_bytes) == (7, 71)
+    assert (manifest(part_files=()).records, manifest(part_files=()).size_bytes) == (0, 0)
+
+
 def test_manifest_to_json() -> None:
     size = {"size_bytes": 100, "sha256": "ab" * 32}
     assert manifest(quarantine_files=(part_file("bad", records=1),)).to_json() == {

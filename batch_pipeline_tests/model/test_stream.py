@@ -65,6 +65,7 @@ def test_cron_line_is_accepted(line: str) -> None:
     [
         ("daily", "five fields"),
         ("60 6 * * *", "minute, '60', is within 0 to 59"),
+        ("0 24 * * *", "hour, '24'"),
         ("0 0 0 * *", "day of the month, '0'"),
         ("0 0 * * 7", "day of the week, '7'"),
         ("9-3 * * * *", "minute, '9-3'"),

@@ -26,6 +26,7 @@ HIDING = {
     "hash": mapping(email="md5(email)"),
     "keep only": mapping(id="id", name="name", __else__=None),
     "else": mapping(id="id", n="int(name)", __else__=None),
+    "remove and fail": mapping(email=None, n="int(name)", m="email['x']", o="float(email)"),
     "hash and fail": mapping(email="sha256(email)", n="datetime.date.fromisoformat(email)"),
     "filter that fails": mapping(email=None, __filter__="int(email) > 1"),
     "key that fails": mapping(email=None, n="config[email]", m="{}[email]"),

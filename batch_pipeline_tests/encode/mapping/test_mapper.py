@@ -80,11 +80,13 @@ def test_line_that_is_no_record_is_malformed(line: bytes, reason: str) -> None:
     [
         (mapping(("*", "!b")), b'{"x":1,"b":2,"x":3}'),
         (mapping(("*", "!b")), rb'{"x":1,"\u0078":3}'),
+        (mapping(("*", "!b")), b'{"b":{"x":1,"x":2}}'),
         (mapping(("*", "!b.c")), b'{"b":{"x":1,"c":2,"x":3}}'),
         (mapping(b="{'y': 1}"), b'{"x":1,"x":2,"a":["\xff"]}'),
         (mapping(__filter__="x > 1"), b'{"x":2,"x":1}'),
         (mapping(b="x"), b'{"x":[{"x":1,"x":2}]}'),
         (FLAT, b'{"a":{"x" : 1,"x":2}}'),
+        (FLAT, b'{"a":[{"x":1,"x":2}]}'),
     ],
 )
 def test_duplicate_key_is_malformed_among_records_without_one(
@@ -171,6 +173,7 @@ def test_selection_keeps_key_properties() -> None:
         (b'{"a":{"b":1},"a__b":{"c":2}}', None),
         (b'{"a__b":{"c":2},"a":{"b":null}}', None),
         (b'{"a":{"b":"{}"},"a__b":{"c":2}}', None),
+        (b'{"a":{"b":1},"a__b":2}', None),
     ],
 )
 def test_flattening_to_existing_name_loses_no_value(line: bytes, expected: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Mapped records equal those of the Singer SDK; invalid mappings are rejected by both."""
+"""Mapped records equal those of the Singer SDK; rules that are rejected fail there, too."""
 
 import json
 from typing import Any
@@ -144,6 +144,7 @@ def test_object_assigned_to_null_column_is_flattened_like_singer_sdk(
     [
         ({"x": "name +"}, "x", "one expression"),
         ({"x": " name"}, "x", "one expression"),
+        ({"x": ""}, "x", "this is none"),
         ({"x": 5}, "x", "an expression as text"),
         ({"x": "f(1)"}, "x", "no function 'f'"),
         ({"x": "a; b"}, "x", "more than one"),
@@ -157,14 +158,19 @@ def test_object_assigned_to_null_column_is_flattened_like_singer_sdk(
         ({"__filter__": 5}, "__filter__", "an expression as text"),
         ({"__else__": "x"}, "__else__", "null, or nothing"),
         ({"__key_properties__": "id"}, "__key_properties__", "a list of properties"),
-        ({"__alias__": "5"}, "__alias__", "it returns 5"),
         ({"__alias__": "a b"}, "__alias__", "a name, or an expression"),
         ({"id": None}, "id", "it is a key"),
+        ({"name": "name", "__else__": None}, "__else__", "a map of the key 'id' too"),
     ],
 )
 def test_invalid_rule_of_stream_map_is_rejected(
     rules: dict[str, Any], key: str, words: str
 ) -> None:
+    try:
+        outcomes = mapped_by_sdk(LINES[:1], prop(**rules), keys=["id"]).outcomes
+    except Exception:  # noqa: BLE001 - the SDK raises all kinds
+        outcomes = [FAILED]
+    assert outcomes == [FAILED]
     with pytest.raises(InvalidValueError) as caught:
         mapper_of(prop(**rules), keys=["id"])
     assert caught.value.name == f"stream_maps.orders.{key}"
@@ -181,6 +187,7 @@ def test_invalid_rule_of_stream_map_is_rejected(
         ({"__x__": None}, "__x__", "the name of a stream"),
         ({"orders": "x"}, "orders", "a mapping of properties"),
         ({"c": {"__source__": "orders"}}, "c.__source__", "create a stream file"),
+        ({"orders": {"__alias__": "5"}}, "orders.__alias__", "it returns 5"),
     ],
 )
 def test_invalid_entry_of_stream_maps_is_rejected(

@@ -129,6 +129,13 @@ def test_filtered_and_failed_rows_do_not_renumber_others() -> None:
     assert [(bad.line, bad.raw) for bad in result.bad] == [(13, b""), (15, b"")]
 
 
+def test_row_with_two_failing_expressions_names_the_first() -> None:
+    columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
+    record_mapping = mapping(a="self", c="int(a)", d="float(a)")
+    (bad,) = mapped_table(record_mapping, table(columns, text=frozenset({"a"}))).bad
+    assert bad.reason.startswith('stream map of "c": ValueError')
+
+
 def test_row_with_failing_filter_is_quarantined_as_json() -> None:
     columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
     given = table(columns, text=frozenset({"a"}))

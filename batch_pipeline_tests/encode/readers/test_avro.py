@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -111,15 +112,24 @@ def test_avro_reader_keeps_values_of_typed_fields(
                 l=logical("long", "local-timestamp-millis"),
                 m=logical("int", "time-millis"),
                 d=logical("bytes", "decimal", precision=4, scale=2),
+                u=logical("string", "uuid"),
+                b=["null", "bytes"],
             ),
             [
                 {
                     "l": datetime(2026, 1, 1, 0, 0, 5),  # noqa: DTZ001 - it has no zone
                     "m": time(1, 2, 3),
                     "d": Decimal("1.10"),
+                    "u": UUID(int=1),
+                    "b": b"ab",
                 }
             ],
-            ['{"l":"2026-01-01T00:00:05","m":"01:02:03","d":1.10}'],
+            [
+                (
+                    '{"l":"2026-01-01T00:00:05","m":"01:02:03","d":1.10,'
+                    '"u":"00000000-0000-0000-0000-000000000001","b":"YWI="}'
+                )
+            ],
         ),
         (logical("bytes", "decimal", precision=50, scale=1), [Decimal("0.5")], ["0.5"]),
         (
@@ -145,6 +155,7 @@ INTS = {"type": "array", "items": "int"}
     ("kind", "written_as", "values", "reason"),
     [
         (logical("long", "timestamp-nanos"), "long", [0, 1001, 0], "is not in whole microsec"),
+        (logical("int", "time-millis"), "int", [0, -1, 0], "is not a time of day"),
         (
             logical("bytes", "decimal", precision=2, scale=1),
             "bytes",
@@ -252,6 +263,7 @@ WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
     ("data", "reason"),
     [
         (b"", "is not an avro file"),
+        (FILE[:20], "is truncated: the last block has no end"),  # within the header
         (FILE[:-1], "is truncated: the last block has no end"),
         (FILE[:-1] + b"x", "is damaged: the sync marker after block 3 does not match"),
         (FILE + b"\0", "is truncated: the last block has no end"),
@@ -267,11 +279,17 @@ WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
         # The bytes after a record of no bytes are not the record count of a next block.
         (NULLS + block(1, number(2**60)), "is damaged: the record count of a block is wrong"),
         (DATES + block(1, number(2**40)), "is damaged: an int has more than 32 bits"),
+        # A block of a few bytes can claim any number of empty records.
         (NULLS + block(600_000, b"") * 2, "has more than 1000000 records without a byte"),
     ],
 )
 def test_avro_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
     assert rejection(data) == reason
+
+
+def test_avro_reader_reads_records_without_a_byte() -> None:
+    [table] = tables(NULLS + block(600_000, b""))
+    assert table.good == 600_000
 
 
 NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}

@@ -53,6 +53,13 @@ def test_decompress_reads_all_members(compression: str, parts: list[bytes], size
 
 
 @compressions
+def test_decompress_reads_members_larger_than_buffers(compression: str) -> None:
+    part = noise(300_000) + b"0123456789" * 100_000
+
+    assert decompress(COMPRESSORS[compression](part) * 3, size_bytes=700_001) == part * 3
+
+
+@compressions
 def test_decompress_rejects_data_truncated_anywhere(compression: str) -> None:
     """Sizes below 12 are skipped: the compression cannot be detected from so few bytes."""
     data = COMPRESSORS[compression](b"one line\n" * 50) + COMPRESSORS[compression](
@@ -131,8 +138,13 @@ def test_decompress_without_isal_behaves_the_same(monkeypatch: pytest.MonkeyPatc
     compressed = gzip.compress(data)
 
     assert decompress(compressed * 2, size_bytes=99_999) == data * 2
-    for broken in (compressed[:-1], compressed + b"x", compressed[:-5] + b"x" + compressed[-4:]):
-        with pytest.raises(DecodeError, match=r"ends early|are not|checksum is wrong"):
+    for broken in (
+        compressed[:-1],
+        compressed + b"x",
+        compressed[:-5] + b"x" + compressed[-4:],
+        b"\x1f\x8b" * 20,
+    ):
+        with pytest.raises(DecodeError, match=r"ends early|are not|checksum is wrong|is damaged"):
             decompress(broken)
 
 

@@ -108,12 +108,20 @@ def test_csv_reader_agrees_with_strict_parser(options: CsvOptions, text: str) ->
         (rb"a\,b,1", ("a,b", "1")),
         (rb"5\" pipe,1", ('5" pipe', "1")),
         (rb"C:\temp,\N", (r"C:\temp", r"\N")),
+        (rb'"C:\temp",1', (r"C:\temp", "1")),
         (rb'"\\","a""b"', ("\\", 'a"b')),
         (b"two\\\nlines,1", ("two\nlines", "1")),
     ],
 )
 def test_escape_before_ordinary_character_is_literal(line: bytes, cells: tuple[str, str]) -> None:
     assert read_csv(b"a,b\n" + line + b"\n", BACKSLASH) == ([cells], [])
+
+
+def test_csv_reader_counts_line_breaks_in_cells() -> None:
+    rows, bad = read_csv(b'a,b\n1\\\n1,2\n"x\\\ny",3\n4\n', BACKSLASH)
+
+    assert rows == [("1\n1", "2"), ("x\ny", "3")]
+    assert [(text.line, text.raw) for text in bad] == [(6, b"4")]
 
 
 def test_csv_reader_rejects_too_many_columns() -> None:
@@ -160,6 +168,7 @@ def test_csv_reader_counts_lines_across_blocks() -> None:
     [
         (b"a,a\n1,2\n", 1, "header: column 'a' is duplicated"),
         (b"a,\n1,2\n", 1, "header: column 2 has no name"),
+        (b'\na,""\n', 2, "header: column 2 has no name"),
         (b"a,\xff\n", 1, "header: is not UTF-8"),
         (b'a,"b\n1,2\n', 1, "header: a quote is not closed"),
         (bytes(9), 1, "header: contains a zero byte, so it is not text"),
@@ -174,6 +183,7 @@ def test_csv_reader_rejects_bad_header(data: bytes, line: int, reason: str) -> N
     [
         (b"id;s\n1;x\n2;y\n", ";", 2),
         (b"id\ts\tt\n1\tx\t\n", "\\t", 3),
+        (b"id|s\n1|x, y\n2|z\n", "|", 2),
         (b"id;price\n1;2,5\n2;3,5\n", ";", 2),
         (b"id;s\n", ";", 2),
     ],
@@ -191,7 +201,15 @@ def test_csv_reader_rejects_other_delimiter_and_names_it(
 
 
 @pytest.mark.parametrize(
-    "data", [b"id\n1\n2\n", b"id;s\nx\ny\n", b"note\na;b\nc;d\n", b"a,b;c\n1,2;3\n", b"a;a\n1;2\n"]
+    "data",
+    [
+        b"id\n1\n2\n",
+        b"id;s\nx\ny\n",
+        b"note\na;b\nc;d\n",
+        b"a,b;c\n1,2;3\n",
+        b"a;\nb;\n",
+        b"a;a\n1;2\n",
+    ],
 )
 def test_csv_reader_without_clear_other_delimiter_reads_commas(data: bytes) -> None:
     lines = data.decode().splitlines()[1:]
@@ -384,6 +402,7 @@ def test_file_with_escapes_cannot_be_split() -> None:
         (b"1,2\n3,4\n", False),
         (b'x\n1,"2"\n3,"4"\n', False),
         (b'two\nlines"\n1,2\n', True),
+        (b'a, ""b""\n,c",1\n', True),
         (b'"2\n3"\n', False),  # the second half of a doubled quote, or an opening one
         (b'","', False),  # both readings are valid
         (b'5" pipe, 6" pipe', False),  # neither reading is valid

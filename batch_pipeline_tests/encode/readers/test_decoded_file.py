@@ -422,6 +422,7 @@ def _ranged(tmp_path: Path, data: bytes, fragment: str) -> LandedFile:
     [
         ("#bytes=3-99", "has no byte 99, which its range includes"),
         ("#bytes=4-8", "byte 4 is inside a line"),
+        ("#bytes=3-5", "byte 6 is inside a line"),
         ("#bytes=1-2", "byte 1 is inside a line"),
         ("#bytes=5-3", "is not a range of bytes of its file, such as #bytes=0-99"),
         ("#bytes=0-8,size=10", "changed since it was registered: size 10 -> 9 B"),

@@ -27,6 +27,7 @@ PARQUET, AVRO = b"PAR1\x15\x04\x15...", b"Obj\x01...."
         (b'{"a":"x\n{"a":"y"}\n', JSONL),
         (b'{"a":1} garbage\n{"a":2}\n', JSONL),
         (b'{"a":"a line longer than what was read', JSONL),
+        (b'{"a":"\xff"}\n{"a":2}\n', JSONL),
         (b'{"a":' + b"[" * 5000 + b"\n", JSONL),
         (b'{\n  "a": 1\n}\n', JSON),
         (b'{\r\n\r\n "a": [\r\n {', JSON),
@@ -34,6 +35,9 @@ PARQUET, AVRO = b"PAR1\x15\x04\x15...", b"Obj\x01...."
         (b'{"a":1}\r{"a":2}\r', JSON),
         (b'\n[\n {"a":1}', JSON),
         (b"[", JSON),
+        (b"[ ]", JSON),
+        (b"[1, 2]", JSON),
+        (b"[null]", JSON),
     ],
 )
 def test_detect_text_format(start: bytes, expected: SourceFormat) -> None:
@@ -67,6 +71,8 @@ def test_other_file_declared_as_parquet_is_bad_file(data: bytes) -> None:
     ("start", "name"),
     [
         (b"PK\x03\x04", "a zip archive (or a spreadsheet)"),
+        (b"PK\x05\x06", "an empty zip archive"),
+        (b"ARROW1\0\0", "an Arrow file"),
         (b"\xff\xff\xff\xff", "an Arrow stream"),
         (b"PARE\x10\0\0\0", "an encrypted parquet file"),
         (b"\x04\x22\x4d\x18", "compressed with lz4"),

@@ -69,7 +69,7 @@ def test_json_reader_returns_any_elements_and_documents(
     assert [json.loads(element) for element in elements] == expected
     assert not any(b"\n" in element or b"\r" in element for element in elements)
     assert [json.loads(record) for record in records] == [{}, *expected]
-    assert lines == sorted(lines)
+    assert (lines[0], lines) == (1, sorted(lines))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 5, 2**21])
@@ -111,6 +111,7 @@ BRACKETS = QUOTES.replace("quotes", "brackets")
     ("data", "line", "reason"),
     [
         (b'[{"a":1},\n{"b":2}\n', 3, "the array has no end"),
+        (b"[", 1, "the array has no end"),
         (b'[{"a":1},\n{"b":', 2, "the record that starts here has no end"),
         (b'{"a":1}\n\n{"b":{}', 3, "the record that starts here has no end"),
         (b"[{}]\n\n{}", 3, "data follows the end of the array"),
@@ -120,12 +121,14 @@ BRACKETS = QUOTES.replace("quotes", "brackets")
         (b"[{}\n{}]", 2, "a comma is missing between two elements"),
         (b"[{} x,{}]", 1, "a comma is missing between two elements"),
         (b"{}\n]", 2, "an unmatched closing bracket"),
+        (b"[{}}", 1, "an unmatched closing bracket"),
         (b"{},\n{}", 1, "a comma between documents"),
         (b'{}\n"x', 2, "a quote is not closed"),
         # A missing quote or bracket must not turn several good records into a bad one.
         (b'[{"a":"x}, {"b":1}, {"c":2"}, {"d":3}]', 1, QUOTES),
         (b'{"a":"x} {"b":1} {"c":2"}\n{"d":3}', 1, QUOTES),
         (b'[{"a":1}, {"b" 2}]', 1, QUOTES),
+        (b'[{"a":\\"x}, {"b":1}]', 1, QUOTES),
         (b'[{"a":[1}, {"b":2]}, {"c":3}]', 1, BRACKETS),
         (b'[{"a":1], {"b":2}, {"c":3}]', 1, BRACKETS),
         (b'[{"a":1}, xx"yy, {"b":2}, z", {"c":3}]', 1, "a misplaced quote"),

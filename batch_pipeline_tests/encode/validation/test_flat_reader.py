@@ -54,6 +54,8 @@ def text_lines(*lines: bytes) -> TextLines:
 
 def read(*lines: bytes, columns: tuple[Column, ...], wide: str = "") -> list[Any] | None:
     arrays = FlatReader(columns, frozenset(wide.split())).read(text_lines(*lines))
+    for array in arrays or []:
+        array.validate(full=True)
     return None if arrays is None else [array.to_pylist() for array in arrays]
 
 
@@ -63,7 +65,10 @@ def outcome(*lines: bytes, is_text: bool) -> tuple[object, ...]:
     chunk = json_records(*lines)
     chunk = replace(chunk, lines=text_lines(*lines)) if is_text else chunk
     validated = subject.validator.validate(chunk)
-    rows = validated.batch.to_pydict() if isinstance(validated, Table) else {}
+    rows = {}
+    if isinstance(validated, Table):
+        validated.batch.validate(full=True)
+        rows = validated.batch.to_pydict()
     return repr(rows), reasons(validated), subject.misfits(), subject.profile.wide
 
 
@@ -120,6 +125,8 @@ def test_damaged_flat_lines_are_read_as_one_by_one(
         ('"x"', r'"\ud800"'),
         ('"x"', '"a\tb"'),
         ('"x"', '"a":"b"'),
+        ('"x"', '"a" "b"'),
+        ('"x"', '""",'),
         ('"x"', '{"x":"a"}'),
         ("null", "0"),
         ("null", 'null,"more":1'),
@@ -127,6 +134,7 @@ def test_damaged_flat_lines_are_read_as_one_by_one(
         ('"2026-01-31"', "20260131"),
         ("_bytes", "_bytez"),
         ('{"id"', '{{"id"'),
+        (":", ":  "),
         ("Ö", "\udcd6"),
         (LINE.decode(), "{}"),
     ],

@@ -22,6 +22,8 @@ LONG = "0.12345678901234567890"
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
+        (b'{"a":1', "is not valid JSON (Input data was truncated)"),
+        (b'{"s":"a\rb"}', "is not valid JSON (JSON is malformed: invalid character (byte 7))"),
         (b'{"a":NaN}', "holds NaN, which JSON cannot represent"),
         (b'{"x":[-Infinity]}', "holds -Infinity, which JSON cannot represent"),
         (b'{"a":1,"s":"x" , "a" : 2,"x":1}', 'has the key "a" twice'),
@@ -83,6 +85,9 @@ def test_duplicate_key_is_found_in_complete_records(values: bool, line: bytes, k
         (b'{"s":1}', [("s", "any")]),
         (b'{"new":null}', [("new", "unknown")]),
         (b'{"quo\\"te":1}', [('quo"te', "integer")]),
+        (b'{"I":1}', [("I", "integer")]),
+        (b'{"":1}', [("", "integer")]),
+        (b'{"i":9223372036854775807}', []),
         (b'{"i":9223372036854775808}', [("i", "decimal(19,0)")]),
         (b'{"i":-12345678901234567890123456789012345678}', [("i", "decimal(38,0)")]),
         (b'{"i":123456789012345678901234567890123456789}', [("i", "any")]),
@@ -90,13 +95,21 @@ def test_duplicate_key_is_found_in_complete_records(values: bool, line: bytes, k
         (b'{"n":1e400}', [("n", "any")]),
         (b'{"t":"2026-01-31T10:00:00+01:00"}', []),
         (b'{"t":"2026-01-31T10:00:00.123456000Z"}', []),
+        (b'{"t":"2026-01-31T10:00:00.1234567Z"}', [("t", "string")]),
+        (b'{"t":"2026-01-31T10:00:00"}', [("t", "string")]),
         (b'{"t":1769853600}', [("t", "any")]),
         (b'{"d":"2026-02-29"}', [("d", "string")]),
+        (b'{"d":"0000-01-01"}', [("d", "string")]),
+        (b'{"c":"12:30:00.000001"}', []),
         (b'{"c":"24:00:00"}', [("c", "string")]),
         (b'{"y":"AA=="}', []),
         (b'{"y":"AB=="}', [("y", "string")]),
         (b'{"m":123.45}', []),
+        (b'{"m":123.450}', []),
+        (b'{"m":1e2}', []),
         (b'{"m":123.456}', [("m", "decimal(6,3)")]),
+        (b'{"m":"1"}', [("m", "any")]),
+        (b'{"m":true}', [("m", "any")]),
     ],
 )
 @pytest.mark.parametrize("values", [False, True])
@@ -142,6 +155,10 @@ def test_text_is_base64_only_in_declared_binary_column(values: bool) -> None:
         ([b'{"o":[]}'], {"o": "object"}, [("o", "any")]),
         ([b'{"n":%s}' % LONG.encode()], {"n": "number"}, [("n", "any")]),
         ([b'{"n":%s}' % LONG.encode()], {}, [("n", "decimal(19,19)")]),
+        ([b'{"n":9007199254740993}'], {"n": "number"}, [("n", "any")]),
+        ([b'{"n":9007199254740993.5}'], {"n": "number"}, [("n", "any")]),
+        ([b'{"n":1e-400}'], {"n": "number"}, [("n", "any")]),
+        ([b'{"n":0e-400}'], {"n": "number"}, []),
     ],
 )
 def test_value_that_would_be_rounded_widens_column(
@@ -217,7 +234,8 @@ def test_column_of_doubles_keeps_nan_beside_nested_nan(
     assert isinstance(chunk, Table)
     assert chunk.batch.column("n").to_pylist() == list(map(float, doubles))
     assert chunk.batch.to_pydict().get("x", []) == nested
-    assert len(chunk.bad) == 2 - len(doubles)
+    nan = "holds NaN, which JSON cannot represent"
+    assert reasons(chunk) == [(2, nan)] * (rule is OnNonfinite.QUARANTINE)
     assert subject.profile.fits
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.encode.validation.table_validator import parse_cells
+from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest
 from batch_pipeline_tests.encode.writers.part_factories import (
     ALL_TYPES,
@@ -36,6 +37,7 @@ def validate(subject: ValidatorUnderTest, given: Table) -> Table:
 @pytest.mark.parametrize(
     ("known", "texts", "needed"),
     [
+        ("integer", ["1", "9223372036854775807"], []),
         ("integer", ["1", "9223372036854775808"], [("a", "decimal(19,0)")]),
         ("integer", ["1", "1.5"], [("a", "number")]),
         ("integer", ["1", "007"], [("a", "string")]),
@@ -58,7 +60,7 @@ def validate(subject: ValidatorUnderTest, given: Table) -> Table:
 def test_text_cells_that_do_not_fit_widen_column(
     values: bool, known: str, texts: list[str | None], needed: list[tuple[str, str]]
 ) -> None:
-    """Columns of one type are parsed together."""
+    """Columns of one type are parsed together. Cells are kept for lines."""
     types = RecordSchema.from_json([("b", known), ("a", known)])
     subject = ValidatorUnderTest(types, values=values)
 
@@ -67,6 +69,7 @@ def test_text_cells_that_do_not_fit_widen_column(
     assert subject.misfits() == needed
     assert (validated.good, validated.bad) == (len(texts), ())
     assert [misfit.line for misfit in subject.profile.misfits()] == [len(texts)] * len(needed)
+    assert values or validated.batch.column("a").to_pylist() == texts
 
 
 TEXT: dict[str, list[str | None]] = {
@@ -186,6 +189,7 @@ def test_typed_columns_are_cast_to_schema_types() -> None:
     ("known", "texts", "needed"),
     [
         (None, ['{"x":1}', None], "object"),
+        (None, ["[1]"], "array"),
         (None, ["[1]", "{}"], "any"),
         ("object", ["{}", "[]"], "any"),
         ("any", ["1", "{}"], None),
@@ -203,3 +207,13 @@ def test_json_text_types_are_inferred_from_first_byte(
 
     assert subject.misfits() == ([] if needed is None else [("a", needed)])
     assert validated.json == frozenset("a")
+
+
+def test_parse_cells_marks_only_columns_of_wide_integers() -> None:
+    texts = {"a": pa.array(["1", "2"]), "b": pa.array(["9007199254740993", None])}
+    columns = {name: Column(name=name, type=ColumnType.INTEGER) for name in texts}
+
+    found = parse_cells(texts, columns, values=True)
+
+    assert {name: one.wide for name, one in found.items()} == {"a": False, "b": True}
+    assert found["b"].array.to_pylist() == [9007199254740993, None]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from batch_pipeline.encode.arrow_types import exact_cast
 from batch_pipeline.encode.validation.type_inference import (
     NumberSyntax,
+    infer_text_type,
     is_valid_text,
     parse_text_doubles,
     parse_texts,
@@ -173,3 +174,31 @@ def test_exact_cast_to_greater_scale_is_exact_or_raises(number: int, scale: int)
         return
     with pytest.raises(pa.ArrowInvalid):
         exact_cast(decimals, pa.decimal128(38, scale))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.from_regex(r"-?[0-9]{1,3}(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+        | st.text(alphabet="019.-+eE", max_size=5)
+        | st.none(),
+        min_size=1,
+        max_size=4,
+    ).filter(any)
+)
+@example([None, "0", "-0.0", "10"])
+@example(["1.5", ".5"])
+@example(["0E000", "9e400"])
+def test_infer_text_type_of_any_cells_agrees_with_a_pattern_per_cell(
+    texts: list[str | None],
+) -> None:
+    present = [cell for cell in texts if cell is not None]
+    if all(_INTEGER.fullmatch(cell) for cell in present):
+        expected = ColumnType.INTEGER
+    elif all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in present):
+        expected = ColumnType.NUMBER
+    else:
+        expected = ColumnType.STRING
+    padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
+
+    assert infer_text_type("a", padded, None).column == Column(name="a", type=expected)

@@ -62,6 +62,24 @@ def test_columns_of_any_type_have_json_text_in_schema_order() -> None:
     ]
 
 
+def test_table_rows_count_bytes_of_values() -> None:
+    batch = pa.record_batch(
+        {
+            "s": ["left out", "ö", None, "x"],
+            "b": pa.array([b"", b"12", b"", None], pa.binary()),
+            "i": pa.array([1, 2, 3, None], pa.int64()),
+            "f": [True, True, None, False],
+        }
+    )
+
+    rows = TableRows.of(batch.slice(1))
+
+    fixed = 4 + 4 + 8 + 1
+    assert list(rows.ends) == [fixed + 2 + 2, 2 * fixed + 4, 3 * fixed + 5]
+    assert list(rows.between(1, 3).ends) == [fixed, 2 * fixed + 1]
+    assert rows.between(1, 3).batch.equals(batch.slice(2))
+
+
 def buffered(tables: Sequence[Table]) -> list[Table]:
     """Return the tables that a buffer combines these into."""
     buffer = TableBuffer()

@@ -88,6 +88,13 @@ def test_json_lines_of_json_text_with_line_ends_are_one_line_each() -> None:
     assert written == ['{"a":{ "b":  1}}', '{"a":[]}']
 
 
+def test_json_lines_have_offsets_of_line_ends() -> None:
+    [lines] = json_lines(cells(a=["ö", "x"]), schema(a="string"), OnNonfinite.NULL)
+
+    assert bytes(lines.text) == '{"a":"ö"}\n{"a":"x"}\n'.encode()
+    assert list(lines.ends) == [11, 21]
+
+
 def test_json_lines_with_long_names_are_sliced() -> None:
     name = "n" * 2**20
     ones: list[str | None] = ["1"] * 100

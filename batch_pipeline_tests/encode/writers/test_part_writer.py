@@ -14,6 +14,7 @@ from batch_pipeline.model.encoding import Compression
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import PartLimits
+from batch_pipeline.storage.part_formats.jsonl import new_compressor
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.encode.writers.part_factories import content, list_files, names
 
@@ -50,9 +51,11 @@ def test_line_writer_starts_new_part_at_limit_of_records_or_bytes(tmp_path: Path
     for lines in ([b"{}"] * 2, [b"{}"] * 3, [b"x" * 30, b"{}"]):
         writer.append(Lines.of(lines))
 
-    parts = list(map(content, writer.close()))
+    parts = writer.close()
 
-    assert parts == [b"{}\n" * 3, b"{}\n" * 2, b"x" * 30 + b"\n", b"{}\n"]
+    texts = [b"{}\n" * 3, b"{}\n" * 2, b"x" * 30 + b"\n", b"{}\n"]
+    assert list(map(content, parts)) == texts
+    assert [part.records for part in parts] == [3, 2, 1, 1]
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP, Compression.ZSTD])
@@ -99,7 +102,7 @@ RECORDS = [json.dumps({"id": number, "square": number**2}).encode() for number i
 
 
 LEVELS = [
-    *((Compression.GZIP, level) for level in (None, 0, 1, 9)),
+    *((Compression.GZIP, level) for level in (None, 0, 1, 3, 4, 9)),
     *((Compression.ZSTD, level) for level in (None, 1, 19)),
 ]
 
@@ -119,3 +122,8 @@ def test_part_file_of_any_level_is_readable_and_reproducible(
     with open_file(BytesIO(files[0])) as file:
         assert file.read().splitlines() == RECORDS
     assert files[0] == files[1]
+
+
+def test_new_compressor_rejects_columnar_compression() -> None:
+    with pytest.raises(ValueError, match="snappy"):
+        new_compressor(Compression.SNAPPY)
