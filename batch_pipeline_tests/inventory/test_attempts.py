@@ -20,6 +20,7 @@ from batch_pipeline_tests.seeds import (
     execute,
     expire,
     has_lock_waiters,
+    publish,
     query,
     statuses,
 )
@@ -164,7 +165,7 @@ def test_liveness_lock_is_released_when_inventory_closes(
         eventually(lambda: _liveness_lock_pid(database, attempt) is None)
 
 
-@pytest.mark.parametrize("key", [-1, 2**63 - 1, 2**32])
+@pytest.mark.parametrize("key", [0, 1, -1, 2**63 - 1, -(2**63), 2**32])
 def test_close_dead_sees_liveness_locks_of_any_key(
     database: Database, rival: Database, one: Batch, key: int
 ) -> None:
@@ -249,12 +250,14 @@ def test_publish_after_fail_is_fenced(database: Database, one: Batch) -> None:
 
 def test_fail_stores_reason_as_postgres_can_store_it(database: Database, one: Batch) -> None:
     """Long reasons are truncated; NUL and lone surrogates are escaped."""
-    for error, stored in (
-        ("x" * 5_000, "x" * 4_000),
-        ("a\0b", "a\\x00b"),
-        ("orders-\udcff.csv", "orders-\\udcff.csv"),
+    for error, stored, state in (
+        ("x" * 5_000, "x" * 4_000, BatchState.FAILED),
+        ("a\0b", "a\\x00b", BatchState.FAILED),
+        ("orders-\udcff.csv", "orders-\\udcff.csv", BatchState.DEAD),
     ):
         with claimed(database, one) as attempt:
             assert database.attempts.fail(attempt, error, AttemptStatus.FAILED) is True
         [status] = database.batches.statuses("orders")
-        assert (status.error, status.finished_at is None) == (stored, False)
+        assert (status.state, status.error) == (state, stored)
+        assert status.finished_at is not None
+    assert publish(database, one).attempt == 4

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.inventory import backfills
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
@@ -134,8 +135,9 @@ def test_backfill_of_unplanned_stream_creates_its_job(database: Database) -> Non
     database.backfills.plan(request(), orders(database))
     assert [str(batch.id_range) for batch in plan(database, limits())] == ["1..5"]
     [parent, backfill] = database.jobs.jobs()
-    assert (parent.job.name, backfill.job.name) == ("orders", "orders.2023")
-    assert (parent.parent, backfill.parent) == (None, "orders")
+    assert (parent.job.name, parent.job.kind, parent.parent) == ("orders", "incremental", None)
+    assert (backfill.job.name, backfill.job.kind) == ("orders.2023", "backfill")
+    assert backfill.parent == "orders"
 
 
 def test_backfills_do_not_affect_incremental_job(database: Database) -> None:
@@ -341,6 +343,7 @@ def test_progress_counts_done_and_remaining_work(database: Database) -> None:
     halved = database.backfills.progress("orders.2023", table.name)
     assert halved.states == {BatchState.PUBLISHED: 1, BatchState.PLANNED: 4}
     assert halved.items == 40
+    assert ranges(database) == ["1..10", "11..15", "16..20", "21..30", "31..40"]
 
 
 def test_encode_of_backfill_writes_separate_files(harness: EncodeHarness) -> None:
@@ -474,8 +477,10 @@ def test_backfill_by_invalid_time_column_is_rejected(
         plan_history(feed, since=NOON, time_column=column)
 
 
-def test_backfill_of_listed_items_uses_filter(feed: Feed) -> None:
-    """Ids that the filter excludes are named."""
+def test_backfill_of_listed_items_uses_filter(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 ids take a few reads; ids that the filter excludes are named."""
+    monkeypatch.setattr(backfills, "_CHUNK", 30)
+    assert plan_history(feed, item_ids=tuple(range(100, 0, -1))).items == 100
     below = filtered(feed, Condition("id", Operator.LESS, 50))
     with pytest.raises(ConfigurationError, match="has no items 50, 51 "):
         plan_history(below, "below", item_ids=(49, 50, 51))
@@ -511,6 +516,6 @@ def test_estimate_uses_throughput_of_parent_only(feed: Feed) -> None:
     feed.succeed(feed.acquired(name="daily"))
     estimate = feed.database.backfills.estimate
     assert estimate(history(), feed.source).pace is None
-    pace = estimate(history(parent="daily"), feed.source).pace
-    assert pace is not None
-    assert (pace.job, pace.attempts) == ("daily", 1)
+    of_parent = estimate(history(parent="daily"), feed.source)
+    assert of_parent.pace is not None
+    assert (of_parent.pace.job, of_parent.pace.attempts, of_parent.batches) == ("daily", 1, 10)

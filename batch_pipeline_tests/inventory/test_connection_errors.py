@@ -3,7 +3,9 @@
 import os
 import resource
 import traceback
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -28,6 +30,7 @@ from batch_pipeline.model.errors import (
     RetryableError,
     SettingError,
 )
+from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
@@ -37,6 +40,44 @@ SECRET = "s3cr3t-w0rd"  # noqa: S105 - must not appear in errors
 def _traceback_text(error: BaseException) -> str:
     """Return the formatted traceback, including causes."""
     return "".join(traceback.format_exception(error))
+
+
+@pytest.fixture
+def role(database: Database) -> Iterator[str]:
+    """A role with a password and no privileges."""
+    name = f"role_{uuid4().hex}"
+    execute(database, f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
+    yield name
+    execute(database, f"DROP OWNED BY {name}")
+    execute(database, f"DROP ROLE {name}")
+
+
+@pytest.fixture
+def password_rule(server_url: str, database: Database, role: str) -> Iterator[None]:
+    """Make the server require this role's password."""
+
+    def reload() -> None:
+        with psycopg.connect(server_url, autocommit=True) as connection:
+            before = connection.execute("SELECT pg_conf_load_time()").fetchone()
+            connection.execute("SELECT pg_reload_conf()")
+
+        def is_reloaded() -> bool:
+            with psycopg.connect(server_url) as connection:
+                return connection.execute("SELECT pg_conf_load_time()").fetchone() != before
+
+        eventually(is_reloaded)
+
+    rules = Path(query(database, "SHOW hba_file")[0][0])
+    original = rules.read_text()
+    rules.write_text(f"local all {role} scram-sha-256\n{original}")
+    reload()
+    yield
+    rules.write_text(original)
+    reload()
+
+
+def _url_as(role: str, password: str, database_url: str) -> str:
+    return database_url.replace("//postgres@", f"//{role}:{password}@")
 
 
 def test_unreachable_server_error_hides_password() -> None:
@@ -50,6 +91,14 @@ def test_nonexistent_database_raises_setting_error(database_url: str) -> None:
     url = database_url.replace("/test_", f"/no_such_test_{uuid4().hex}")
     with pytest.raises(SettingError, match="does not exist"):
         open_engine(url)
+
+
+@pytest.mark.usefixtures("password_rule")
+def test_wrong_password_error_hides_password(role: str, database_url: str) -> None:
+    with pytest.raises(DatabaseUnreachableError, match="password authentication failed") as caught:
+        open_engine(_url_as(role, f"not-{SECRET}", database_url))
+    assert SECRET not in _traceback_text(caught.value)
+    open_engine(_url_as(role, SECRET, database_url)).dispose()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ PACKAGE = Path(batch_pipeline.__file__).parent
 TESTS = Path(__file__).parents[1]
 SCRIPT = "from batch_pipeline_tests.inventory.operations_fixture import main; main()"
 
-# Operations that are named differently than the first part of their failpoints' names.
+# Operations that are named differently from the first part of their failpoints' names.
 REACHED_BY = {
     "schema": "widen a schema",
     "acquire": "acquire client-side",

@@ -38,6 +38,12 @@ def _states(database: Database) -> list[str]:
     return [state for (state,) in rows]
 
 
+def _fail(database: Database, batch: Batch, *, times: int = 1) -> None:
+    for _ in range(times):
+        with claimed(database, batch) as attempt:
+            database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
+
+
 def _publish(database: Database, attempt: Attempt) -> None:
     database.attempts.publish(attempt, encoded(attempt.stem), stream())
 
@@ -112,6 +118,20 @@ def test_cancel_fences_running_attempt(database: Database, rival: Database) -> N
     check_invariants(database)
 
 
+def test_cancel_job_keeps_published_batches(database: Database) -> None:
+    done, failed, dead, running, _ = planned(database, 5)
+    publish(database, done)
+    _fail(database, failed)
+    _fail(database, dead, times=3)
+    assert _states(database) == ["published", "failed", "dead", "planned", "planned"]
+    with claimed(database, running):
+        cancelled = database.jobs.cancel("orders")
+    assert (cancelled.batches, cancelled.attempts) == (4, 1)
+    assert _states(database) == ["published"] + 4 * ["cancelled"]
+    assert database.jobs.cancel("orders").batches == 0
+    check_invariants(database)
+
+
 def test_concurrent_cancel_and_publish_are_serialized(database: Database, rival: Database) -> None:
     """Each batch is either published or cancelled, consistent with the worker's result."""
     for batch in planned(database, 8):
@@ -123,6 +143,38 @@ def test_concurrent_cancel_and_publish_are_serialized(database: Database, rival:
         state = "published" if is_published else "cancelled"
         assert _states(database)[batch.id - 1] == state
         check_invariants(database)
+
+
+def test_retry_of_dead_batch_resets_attempt_count(database: Database, feed: Feed) -> None:
+    """It gets three more attempts."""
+    while (attempt := feed.acquire()) is not None:
+        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    assert _states(database) == ["dead"] * 3
+    assert database.jobs.retry("import", batches=["1..2", 3]) == 2
+    assert _states(database) == ["interrupted", "dead", "interrupted"]
+    check_invariants(database)
+    numbers = []
+    while (attempt := feed.acquire()) is not None:
+        numbers.append((attempt.batch.id, attempt.number))
+        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    assert sorted(numbers) == [(1, 4), (1, 5), (1, 6), (3, 4), (3, 5), (3, 6)]
+    check_invariants(database)
+
+
+def test_retry_reverts_cancellation(database: Database) -> None:
+    """Batches with attempts become interrupted, others planned."""
+    done, failed, fresh = planned(database, 3)
+    publish(database, done)
+    _fail(database, failed)
+    database.jobs.cancel("orders")
+    check_invariants(database)
+    assert database.jobs.retry("orders", states=[BatchState.FAILED]) == 0
+    assert database.jobs.retry("orders") == 2
+    assert _states(database) == ["published", "interrupted", "planned"]
+    check_invariants(database)
+    assert publish(database, failed).attempt == 2
+    assert publish(database, fresh).attempt == 1
+    check_invariants(database)
 
 
 def test_retry_of_published_or_running_batch_is_rejected(database: Database, one: Batch) -> None:
@@ -177,8 +229,7 @@ def test_ambiguous_list_batches_need_id(database: Database, one: Batch) -> None:
 def test_jobs_reports_states_backlog_and_pause(database: Database, feed: Feed) -> None:
     done, failed, _, _ = planned(database, 4)
     publish(database, done)
-    with claimed(database, failed) as attempt:
-        database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
+    _fail(database, failed)
     feed.acquired()
     database.jobs.pause("import", "disk full")
     first, second = database.jobs.jobs()

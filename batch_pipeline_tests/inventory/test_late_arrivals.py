@@ -57,12 +57,22 @@ def any_feed(database: Database, any_table: ReflectedMetaTable) -> Feed:
 
 @pytest.mark.guarantee("G8")
 def test_rows_below_bookmark_are_acquired_once(any_feed: Feed) -> None:
-    """Late rows in gaps and below the first batch are acquired before new rows."""
+    """Late rows in gaps and below the first batch are acquired before new rows.
+
+    A second audit knows them, before and after they are acquired.
+    """
     insert(any_feed.table, dict.fromkeys((-7, 1, 3, 11, 17, 19), 10))
     audit = any_feed.audit()
     assert (audit.late, audit.late_batches) == (CountedNames(count=5, first=(-7, 1, 3, 11, 17)), 2)
-    assert any_feed.drain() == [[-7, 1, 3], [11, 17], [19]]
+    for drained in ([[-7, 1, 3], [11, 17], [19]], []):
+        before = row_counts(any_feed.database)
+        audit = any_feed.audit()
+        assert (audit.late.count, audit.late_batches, audit.known) == (0, 0, 5)
+        assert row_counts(any_feed.database) == before
+        assert any_feed.drain() == drained
     assert sorted(any_feed.taken) == sorted({-7, 1, 3, 11, 17, 19, *range(2, 19, 2)})
+    insert(any_feed.table, {5: 10})
+    assert (any_feed.audit().late.first, any_feed.drain()) == ((5,), [[5]])
     check_invariants(any_feed.database)
 
 
@@ -176,6 +186,20 @@ def test_items_of_long_scattered_list_are_read(any_feed: Feed) -> None:
     items = any_feed.table.items_of_batch(listed, None)
     assert [item.id for item in items] == [uid for uid in requested if uid != 104]
     assert (items[0].item, items[0].weight) == ("file-2", 10)
+
+
+def test_unpublished_batches_are_not_audited(database: Database, files: ReflectedMetaTable) -> None:
+    """Rows that appear while a batch waits or runs are late once it is published."""
+    feed = Feed(database, files)
+    insert(files, dict.fromkeys((2, 4, 6, 8, 10, 12), 10))
+    failed, running = feed.acquired(), feed.acquired()
+    database.attempts.fail(failed, "bad", AttemptStatus.FAILED)
+    insert(files, {3: 10, 9: 10})
+    assert feed.audit() == Audit(job="job", late_job="job.late")
+    assert feed.succeed(running) == [8, 10, 12]
+    assert feed.drain() == [[2, 4, 6]]
+    assert feed.audit().late.first == (3, 9)
+    assert feed.drain() == [[3, 9]]
 
 
 @pytest.mark.parametrize("is_dead", [True, False])

@@ -140,6 +140,8 @@ def test_inventory_view_columns(database: Database) -> None:
     assert {name for name, data_type in columns if data_type == "json"} == {
         *("job_result_item", "config")
     }
+    types = dict(columns)
+    assert types["processing_start"] == types["processing_end"] == "timestamp with time zone"
 
 
 def test_inventory_view_row_of_published_attempt(database: Database, one: Batch) -> None:
@@ -246,7 +248,10 @@ def test_item_inserted_below_bookmark_is_in_one_batch_only(database: Database) -
     assert (again.late.count, again.known) == (0, 1)
     check_invariants(database)
     late_job = database.jobs.jobs()[1]
-    assert (late_job.job.kind, late_job.job.stream, late_job.parent) == ("late", "orders", "orders")
+    assert (late_job.job.name, late_job.job.kind) == ("orders.late", "late")
+    assert (late_job.job.stream, late_job.parent) == ("orders", "orders")
+    own = [status.batch.id for status in database.batches.statuses("orders")]
+    assert own == [first.id, second.id]
     database.delete_stream("orders")
     assert row_counts(database) == [(0, 0, 0, 0, 0)]
 
@@ -263,7 +268,10 @@ def test_accepted_change_is_reported_until_republished(database: Database) -> No
         result = encoded(attempt.stem, items=reports).result
         what = replace(encoded(), result=result, weight=31)
         database.attempts.publish(attempt, what, stream())
-    assert audit(database).is_clean
+    planned(database, 1, name="other")
+    before, result = row_counts(database), audit(database)
+    assert (result.batches, result.is_clean) == (1, True)
+    assert row_counts(database) == before
 
 
 def backfill(database: Database, name: str, first_id: int, last_id: int) -> Batch:

@@ -101,7 +101,10 @@ def test_open_database_without_inventory_requires_migrated(empty_database_url: s
 @pytest.mark.parametrize(
     ("revision", "step"),
     [
-        ("9999", "(or install the release that the schema belongs to)"),
+        (
+            "9999",
+            "Run `batch-pipeline migrate` (or install the release that the schema belongs to)",
+        ),
         ("0005", "Install batch-pipeline 0.1.0 and run its `batch-pipeline migrate` first"),
     ],
 )
@@ -171,9 +174,6 @@ ENDED = """
 SELECT status, count(*) FROM batch_pipeline.attempt JOIN batch_pipeline.batch_state USING (batch_id)
  WHERE run_id = 'old-run' AND (status, state) IN (('succeeded', 'published'), ('failed', 'failed'))
  GROUP BY status ORDER BY status
-"""
-WAITING = """
-SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 """
 PUBLISHED = {"orders": 5, "orders.2023": 2}  # numbers of the old inventory
 SOON = timedelta(milliseconds=200)
@@ -284,37 +284,36 @@ def test_upgrade_during_work_loses_no_attempts(old_inventory: Database, old_url:
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "second"),
+    ("first", "held", "second"),
     [
-        pytest.param(
-            "LOCK TABLE batch_pipeline.attempt IN ROW EXCLUSIVE MODE",
-            "LOCK TABLE batch_pipeline.batch IN ROW EXCLUSIVE MODE",
-            "SELECT FROM batch_pipeline.job",
-            id="a prepared publish may lock `attempt` before `job`",
-        ),
-        pytest.param(
-            "SELECT",
-            "LOCK TABLE batch_pipeline.part_file IN ACCESS SHARE MODE",
-            "SELECT FROM batch_pipeline.published",
-            id="a reader locks the view first, then its tables",
-        ),
+        # A prepared publish may lock `attempt` before `job`.
+        pytest.param("attempt", "batch", "job", id="worker"),
+        # A reader locks the view first, then its tables.
+        pytest.param(None, "part_file", "published", id="reader of view"),
     ],
 )
 def test_migrate_yields_to_other_session_instead_of_deadlock(
-    old_inventory: Database, first: str, other: str, second: str
+    old_inventory: Database, first: str | None, held: str, second: str
 ) -> None:
     """`migrate` locks the views, then each table in turn."""
+    waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = CAST(:name AS regclass)"
+
+    def is_awaited(relation: str) -> bool:
+        return bool(query(old_inventory, waits, name=f"batch_pipeline.{relation}"))
+
+    lock = "LOCK TABLE batch_pipeline.{} IN ROW EXCLUSIVE MODE"
     with (
         ThreadPoolExecutor(2) as pool,
         old_inventory.engine.connect() as session,
         old_inventory.engine.connect() as holder,
     ):
-        session.exec_driver_sql(first)
-        holder.exec_driver_sql(other)  # so that the session waits first
+        if first is not None:
+            session.exec_driver_sql(lock.format(first))
+        holder.exec_driver_sql(lock.format(held))  # so that the session waits first
         migrated = pool.submit(migrate, old_inventory.engine)
-        eventually(lambda: len(query(old_inventory, WAITING)) == 1)
-        read = pool.submit(session.exec_driver_sql, second)
-        eventually(lambda: len(query(old_inventory, WAITING)) == 2 or read.done())
+        eventually(lambda: is_awaited(held))
+        read = pool.submit(session.exec_driver_sql, f"SELECT FROM batch_pipeline.{second}")
+        eventually(lambda: is_awaited(second))
         holder.rollback()
         read.result()
         session.rollback()

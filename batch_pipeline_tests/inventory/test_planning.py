@@ -149,11 +149,17 @@ def test_adjacent_ranges_up_to_largest_id_are_accepted(database: Database) -> No
     (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
     _insert_batch(database, job_id=job_id, first_id=2, last_id=99)
     _insert_batch(database, job_id=job_id, first_id=100, last_id=MAX_ID)
-    overlaps = pytest.raises(InvariantError, match="the database refused a batch that overlaps")
-    with overlaps as caught:
-        _insert_batch(database, job_id=job_id, first_id=MAX_ID, last_id=MAX_ID)
-    assert f"[{MAX_ID}," in str(caught.value)
-    assert "batch_ranges_do_not_overlap" in str(caught.value.__cause__)
+    stored = _stored_batches(database)
+    for first_id, last_id, text in (
+        (99, 99, "[99,100)"),
+        (MAX_ID, MAX_ID, f"[{MAX_ID},{MAX_ID + 1})"),
+    ):
+        overlaps = pytest.raises(InvariantError, match="the database refused a batch that overlaps")
+        with overlaps as caught:
+            _insert_batch(database, job_id=job_id, first_id=first_id, last_id=last_id)
+        assert text in str(caught.value)
+        assert "batch_ranges_do_not_overlap" in str(caught.value.__cause__)
+    assert _stored_batches(database) == stored
 
 
 @pytest.mark.parametrize(
@@ -243,11 +249,12 @@ def _live_batches(database: Database) -> list[tuple[int, int, str]]:
     return [(first, last, state) for first, last, state in rows]
 
 
+@pytest.mark.parametrize("bad", [1, 51, 100])
 def test_bisect_isolates_one_bad_item_of_hundred(
-    database: Database, files: ReflectedMetaTable
+    database: Database, files: ReflectedMetaTable, bad: int
 ) -> None:
     """The other items are published once, within 3 + 2 * 7 + 2 attempts."""
-    feed, bad = _feed(database, files, range(1, 101), max_count=100), 51
+    feed = _feed(database, files, range(1, 101), max_count=100)
     attempts = _process_all(feed, {bad})
     assert sorted(feed.taken) == [item_id for item_id in range(1, 101) if item_id != bad]
     dead = [batch for batch in _live_batches(database) if batch[2] == "dead"]
@@ -312,6 +319,10 @@ def test_split_of_list_batch_divides_list(database: Database, files: ReflectedMe
     first, second = database.jobs.split("job", "5..90", files)
     assert (first.item_ids, first.weight, str(first.id_range)) == ((5, 6, 50), 20, "5..50")
     assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
+    check_invariants(database)
+    _process_all(feed, {77})
+    [(item_id, status)] = _dead_items(feed).items()
+    assert (item_id, status.batch.item_ids) == (77, (77,))
     check_invariants(database)
 
 

@@ -1,10 +1,13 @@
 """The group roles: each can do its own work and nothing else."""
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from batch_pipeline.inventory.database import Database, open_database
@@ -21,6 +24,8 @@ from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline.model.load import Claim as LoadClaim
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.stream import Strategy
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
 from batch_pipeline_tests.factories import found_file, limits, stream
 from batch_pipeline_tests.inventory.audit_fixture import Feed, row_counts
 from batch_pipeline_tests.inventory.logins import Logins, database_name, run, url_for_login
@@ -30,6 +35,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     choose_watermark,
     meta_engine,
 )
+from batch_pipeline_tests.inventory.operations_fixture import OPERATIONS, InventoryFixture
 from batch_pipeline_tests.seeds import (
     LEASE,
     ORDER_ID,
@@ -49,6 +55,20 @@ SELECT grantee, privilege_type, table_name || '.' || column_name
   FROM information_schema.column_privileges
  WHERE table_schema = 'batch_pipeline' AND privilege_type = 'UPDATE'
    AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
+"""
+PUBLIC_PRIVILEGES = """
+SELECT 'schema ' || n.nspname FROM pg_catalog.pg_namespace n, aclexplode(n.nspacl) a
+ WHERE n.nspname = 'batch_pipeline' AND a.grantee = 0
+UNION ALL
+SELECT 'relation ' || c.relname FROM pg_catalog.pg_class c, aclexplode(c.relacl) a
+ WHERE c.relnamespace = 'batch_pipeline'::regnamespace AND a.grantee = 0
+UNION ALL
+SELECT 'column ' || t.attname FROM pg_catalog.pg_attribute t
+  JOIN pg_catalog.pg_class c ON c.oid = t.attrelid, aclexplode(t.attacl) a
+ WHERE c.relnamespace = 'batch_pipeline'::regnamespace AND a.grantee = 0
+UNION ALL
+SELECT 'function ' || p.proname FROM pg_catalog.pg_proc p
+ WHERE p.pronamespace = 'batch_pipeline'::regnamespace
 """
 
 
@@ -82,7 +102,11 @@ def admin(granted_url: str) -> Iterator[Database]:
 
 
 def test_roles_file_grants_only_what_each_role_needs(admin: Database) -> None:
-    """DELETE only on bookmarks; UPDATE column by column."""
+    """DELETE only on bookmarks; UPDATE column by column; nothing to PUBLIC.
+
+    There are no functions, which PUBLIC could execute.
+    """
+    assert query(admin, PUBLIC_PRIVILEGES) == []
     tables = {table.name for table in metadata.tables.values()}
     tables |= {"alembic_version", "inventory", "published"}
     rights: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -102,8 +126,11 @@ def test_roles_file_grants_only_what_each_role_needs(admin: Database) -> None:
             *("attempt", "attempt_item", "load", "part_file", "schema_version", "target_probe")
         },
     }
-    assert {name for name in planner if name.startswith(("attempt.", "job."))} == {
+    assert planner == {
         *("attempt.status", "attempt.finished_at", "attempt.error", "attempt.logging"),
+        *("batch.superseded_at", "batch_state.state", "batch_state.forgiven", "bookmark.last_id"),
+        *("ceiling_candidate.state", "ceiling_candidate.saved_at"),
+        *("item.size_bytes", "item.modified_at", "item.etag"),
         *("job.max_attempts", "job.bisect", "job.config", "job.paused_at", "job.paused_reason"),
     }
     assert {name for name in worker if not name.startswith(("attempt.", "load."))} == {
@@ -240,3 +267,60 @@ def test_acquire_without_temporary_privilege(logins: Logins) -> None:
     run(logins.url, f"REVOKE TEMPORARY ON DATABASE {database_name(logins.url)} FROM PUBLIC")
     with _feed(logins, "lib", max_count=2) as feed:
         assert len(feed.drain()) == 5
+
+
+@pytest.fixture
+def worker_url(granted_url: str) -> str:
+    """URL of a login that is planner and worker; for the test it may also create meta tables."""
+    run(granted_url, "GRANT CREATE ON SCHEMA public TO lib")
+    return url_for_login(granted_url, "lib")
+
+
+@pytest.fixture
+def worker(worker_url: str) -> Iterator[Database]:
+    """The inventory as opened by that login."""
+    with closing(open_database(worker_url, migrated=False)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def defs_harness(
+    worker: Database, worker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsHarness]:
+    """The stream `orders` in Dagster, which uses that login."""
+    with open_defs_harness(worker, worker_url, tmp_path, monkeypatch) as opened:
+        yield opened
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_planner_and_worker_can_run_every_operation(worker: Database) -> None:
+    inventory = InventoryFixture(worker)
+    for prepare in OPERATIONS.values():
+        prepare(inventory)()
+    inventory.finish()
+    inventory.close()
+    gc.collect()  # collect connections here whose finalizers warn, where warnings are expected
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_planner_and_worker_can_run_sensors_and_jobs(defs_harness: DefsHarness) -> None:
+    batches = [status.batch for status in defs_harness.database.batches.statuses("orders")]
+    publish(defs_harness.database, batches[0])
+    Path(defs_harness.stream.storage.root.removeprefix("file://")).mkdir(
+        parents=True, exist_ok=True
+    )
+    ticked = []
+    for sensor in defs_harness.definitions.sensors or ():
+        if sensor.name != "batch_pipeline_run_ends":
+            defs_harness.tick(sensor.name)
+            ticked.append(sensor.name)
+    failed = defs_harness.start_run(dg.RunRequest(job_name=defs_harness.batches.job, tags={}))
+    defs_harness.instance.report_run_failed(failed)
+    assert "closed: 0" in defs_harness.tick_run_ends()
+    assert ticked == ["orders_new_files", "orders_backfill"]
+    assert reconciled(defs_harness).success
+    metadata = facts(collected(defs_harness, dry_run=False))
+    assert metadata["removed_files"] == 0

@@ -186,8 +186,9 @@ def test_reader_can_run_read_only_commands(
         assert not isinstance(ended.exception, Exception), (command, ended.exception)
 
 
-def test_removed_migrate_option_names_replacement() -> None:
-    result = CliRunner().invoke(cli, ["migrate", "--roles", "orders", "--print"])
+@pytest.mark.parametrize("options", [["--roles", "orders"], ["--print"]])
+def test_removed_migrate_option_names_replacement(options: list[str]) -> None:
+    result = CliRunner().invoke(cli, ["migrate", *options])
     assert result.exit_code == 2
     assert "was removed. After `batch-pipeline migrate`, let an administrator run" in result.output
     assert f"psql -v ON_ERROR_STOP=1 -f {ROLES_FILE} DATABASE" in result.output
