@@ -21,6 +21,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline_tests.client.client_tables import (
     COLUMNS,
     acquired,
+    delivered_ids,
     files,
 )
 from batch_pipeline_tests.concurrency import together
@@ -198,6 +199,18 @@ def test_process_of_deleted_rows_does_not_call_the_function(ten_files: Database)
     assert batch.process(calls.append) is None
     assert (calls, batch.success) == ([], True)
     assert acquired(batch_count=5).items == files(6, 10)
+
+
+def test_batch_is_kept_while_its_table_cannot_be_read(ten_files: Database) -> None:
+    batch = acquired()
+    execute(ten_files, "ALTER TABLE meta_table RENAME TO gone")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError):
+            _ = batch.items
+    execute(ten_files, "ALTER TABLE gone RENAME TO meta_table")
+    assert batch.items == files(1, 10)
+    batch.succeeded()
+    assert delivered_ids(ten_files) == list(range(1, 11))
 
 
 def test_repr_has_job_range_attempt_and_status(ten_files: Database) -> None:

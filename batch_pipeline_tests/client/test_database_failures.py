@@ -208,6 +208,7 @@ def test_stopped_inventory_server_is_a_retryable_error(
     batch.succeeded()
     with acquired() as batch:
         assert batch.items == files(3, 10)
+    assert acquire_or_none() is None
     client.close()
 
 

@@ -21,6 +21,7 @@ from batch_pipeline import (
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import (
+    ConfigurationError,
     FencedError,
     InvalidValueError,
     JobChangedError,
@@ -56,6 +57,15 @@ def test_backfill_of_an_id_window_has_its_own_batches(
     assert list(drained("orders.2023")) == [(20, 44), (45, 69), (70, 80)]
     parent_batch.succeeded()
     assert acquired("orders").items == files(91, 100)
+
+
+def test_backfill_of_ids_takes_exactly_those(hundred_files: Database) -> None:
+    plan_backfill("three", "meta_table", COLUMNS, items=[7, 3, 99], batch_count=2)
+    assert acquired("three").process(list) == ["file-3", "file-7"]
+    assert acquired("three").process(list) == ["file-99"]
+    assert acquire_or_none("three") is None
+    with pytest.raises(ConfigurationError, match="101"):
+        plan_backfill("more", "meta_table", COLUMNS, items=[1, 101])
 
 
 def test_invalid_backfill_options_are_refused(hundred_files: Database) -> None:

@@ -139,7 +139,8 @@ def test_forked_children_and_parent_deliver_each_item_once(
     thirty_files: Database, database_url: str
 ) -> None:
     """A child cannot release the parent's batch and does not close its sessions."""
-    assert run_python(FORK, database_url) == 0
+    with python(FORK, database_url) as child:  # `run_python` would skip exit handlers
+        assert child.wait() == 0
     assert delivered_ids(thirty_files) == list(range(1, 31))
     assert set(statuses(thirty_files)) == {"succeeded"}
 
@@ -161,7 +162,8 @@ def test_batch_is_free_only_when_its_process_is_killed_even_if_a_child_lives(
 
 
 def test_embedded_server_survives_the_exit_of_a_forked_child(tmp_path: Path) -> None:
-    assert run_python(EMBEDDED, str(tmp_path / "home")) == 0
+    with python(EMBEDDED, str(tmp_path / "home")) as child:  # as above
+        assert child.wait() == 0
 
 
 def test_configure_again_replaces_the_connections(

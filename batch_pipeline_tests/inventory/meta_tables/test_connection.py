@@ -42,21 +42,39 @@ def test_invalid_url_error_hides_credentials(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_unreachable_database_error_names_its_setting_and_place() -> None:
-    engine = open_meta_engine("postgresql://u:secret@127.0.0.1:1/db", setting="OPS_DB")
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://u:secret@127.0.0.1:1/db", "127.0.0.1:1/db"),
+        ("sqlite:////nowhere/meta.db", "/nowhere/meta.db"),
+    ],
+)
+def test_unreachable_database_error_names_its_setting_and_place(url: str, place: str) -> None:
+    engine = open_meta_engine(url, setting="OPS_DB")
     with pytest.raises(MetaUnreachableError, match="correct OPS_DB") as caught:
         ReflectedMetaTable.open(engine, "files")
-    assert "127.0.0.1:1/db" in str(caught.value)
+    assert f"database at {place} cannot be reached" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["{}/a b%20.db", "file:{}/a.db?uri=true", "{}/a.db?uri=true"])
-def test_missing_sqlite_file_is_not_created(tmp_path: Path, url: str) -> None:
-    """The path needs escaping in a URI."""
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("{}/a #1%.db", "a #1%.db"),
+        ("file:{}/a.db?uri=true", "a.db"),
+        ("{}/a.db?uri=true", "a.db"),
+    ],
+)
+def test_missing_sqlite_file_is_not_created(tmp_path: Path, url: str, name: str) -> None:
+    """Not even if it was open before. The path needs escaping in a URI."""
     engine = open_meta_engine(f"sqlite:///{url.format(tmp_path)}")
-    with pytest.raises(sa.exc.OperationalError, match="unable to open"):
-        engine.connect()
-    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        with pytest.raises(sa.exc.OperationalError, match="unable to open database file"):
+            engine.connect()
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / name).touch()
+        engine.connect().close()
+        (tmp_path / name).unlink()
 
 
 def test_sqlite_uri_is_passed_unchanged() -> None:

@@ -146,9 +146,10 @@ def test_job_with_table_in_other_database_is_rejected(
     assert (audit.batches, audit.late_batches) == (0, 0)
     use_sqlite_file("a.db")
     assert audit_job("job").is_clean
+    assert acquired(batch_count=2).process(list) == files(5, 6)
     use_sqlite_file("b.db")
     run(database, documented_statements()[0].replace("ops.files", "main.meta_table"))
-    assert acquired(batch_count=2).items == files(5, 6)
+    assert acquired(batch_count=2).items == files(7, 8)
     use_sqlite_file("a.db")
     with pytest.raises(JobChangedError, match=r"b\.db"):
         acquire_or_none()

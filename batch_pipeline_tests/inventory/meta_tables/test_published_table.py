@@ -156,8 +156,9 @@ def test_publishes_of_other_jobs_do_not_move_bookmark(ten_files: Database) -> No
     acquired("up", batch_count=1).succeeded(result=1)
     assert read_all("down", "up") == [[1]]
     acquired("up", batch_count=1).succeeded(result=2)
-    with pytest.raises(JobChangedError):
-        read("down", "busy")
+    for other in ("busy", "elsewhere"):  # the latter does not exist
+        with pytest.raises(JobChangedError):
+            read("down", other)
     assert read_all("down", "up") == [[2]]
 
 

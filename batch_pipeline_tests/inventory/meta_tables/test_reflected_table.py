@@ -1,6 +1,6 @@
 """Users' meta tables: names and columns, cutting, weights of any type, reads, filters."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline import acquire_batches, audit_job
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_transaction
 from batch_pipeline.inventory.meta_tables.reflected_table import (
+    MetaItem,
     ReflectedMetaTable,
     all_cuts,
     range_facts,
@@ -27,12 +30,14 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.filter import Condition, Operator, parse_filter
 from batch_pipeline.model.planning import Cut
+from batch_pipeline_tests.client.client_tables import COLUMNS, acquired, fill
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
     MARIADB,
     cut_all,
+    delete,
     execute,
     insert,
     item_ids,
@@ -42,6 +47,16 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 )
 
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
+ODD_NAMES = (
+    "select",
+    "MiXed name",
+    "per%(cent)s",
+    ":colon",
+    "back\\slash",
+    "x'); DROP TABLE files; --",
+    'x"; DROP TABLE files; --',
+    "`",
+)
 
 
 def ids(first_id: int, last_id: int) -> IdRange:
@@ -74,6 +89,28 @@ def test_unqualified_name_follows_search_path(
     )
     assert ReflectedMetaTable.open(engine, "files", FILES).canonical_name == "ops.files"
     engine.dispose()
+
+
+def test_names_that_look_like_sql_are_quoted(any_table: ReflectedMetaTable) -> None:
+    """Of the table, of each column, and in a filter."""
+    schema = any_table.table.schema
+    for name in ODD_NAMES:
+        columns = MetaColumns(uid=name, item=f"{name}2", weight=f"{name}3")
+        sa.Table(
+            name,
+            sa.MetaData(),
+            sa.Column(name, sa.BigInteger, primary_key=True),
+            sa.Column(f"{name}2", sa.String(100)),
+            sa.Column(f"{name}3", sa.BigInteger),
+            schema=schema,
+        ).create(any_table.engine)
+        where = parse_filter([{"column": f"{name}2", "operator": "!=", "value": "file-8"}])
+        quoted = f'{schema}."' + name.replace('"', '""') + '"'
+        opened = ReflectedMetaTable.open(any_table.engine, quoted, columns, where)
+        insert(opened, {7: 3, 8: 5})
+        assert opened.next_cut(None, 9, limits()) == a_cut(7, 9, 3, 1, closed=False), name
+        assert opened.items(ALL_IDS) == [MetaItem(id=7, item="file-7", weight=3)], name
+        assert opened.facts(ALL_IDS).count == 1, name
 
 
 def test_unknown_table_suggests_similar_names(
@@ -139,7 +176,7 @@ def test_missing_select_privilege_names_grant(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
     with new_role(postgres, "column_reader") as engine:
-        with pytest.raises(MetaTableError, match="Grant SELECT"):
+        with pytest.raises(MetaTableError, match=r"denied for table files.*Grant SELECT"):
             ReflectedMetaTable.open(engine, "ops.files", FILES)
         execute(postgres, "GRANT SELECT (id, file_location) ON ops.files TO column_reader")
         without_weight = MetaColumns(uid="id", item="file_location", weight=None)
@@ -153,19 +190,21 @@ def test_missing_select_privilege_names_grant(
 
 def test_bad_weight_is_rejected_with_its_id(any_table: ReflectedMetaTable) -> None:
     """It does not affect a batch that ends before it."""
-    insert(any_table, {1: 5, 2: 5, 3: -1, 4: 5})
-    assert any_table.next_cut(0, 4, limits(max_count=2)) == a_cut(1, 2, 10, 2, closed=True)
-    readers: list[Any] = [
+    readers: list[Callable[[], object]] = [
         lambda: any_table.next_cut(0, 4, limits()),
         lambda: any_table.next_cut(2, 4, limits(max_count=2)),
         lambda: list(any_table.weights(0, 4)),
         lambda: any_table.items(ALL_IDS),
     ]
-    for read in readers:
-        with pytest.raises(BadWeightError, match="id 3") as raised:
-            read()
-        assert (raised.value.item_id, raised.value.weight) == (3, -1)
-    assert any_table.facts(ALL_IDS).bad_id == 3
+    for bad in (None, -1):
+        delete(any_table)
+        insert(any_table, {1: 5, 2: 5, 3: bad, 4: 5})
+        assert any_table.next_cut(0, 4, limits(max_count=2)) == a_cut(1, 2, 10, 2, closed=True)
+        for read in readers:
+            with pytest.raises(BadWeightError, match="id 3") as raised:
+                read()
+            assert (raised.value.item_id, raised.value.weight) == (3, bad)
+        assert any_table.facts(ALL_IDS).bad_id == 3
 
 
 def test_bad_weight_is_replaced_by_configured_weight(any_table: ReflectedMetaTable) -> None:
@@ -442,3 +481,20 @@ def test_nan_and_infinity_are_rejected(weighted: ReflectedMetaTable) -> None:
         execute(weighted.engine, "INSERT INTO weighed VALUES (:id, 'file', :bad)", id=uid, bad=bad)
         with pytest.raises(BadWeightError, match=r"from 0 to 2\^63 - 1"):
             weighted.next_cut(uid - 1, uid, limits())
+
+
+@pytest.mark.usefixtures("configured")
+def test_library_batches_and_audits_by_rounded_weights(database: Database) -> None:
+    columns = "id bigserial PRIMARY KEY, file text, size_in_mib float8"
+    execute(database.engine, f"CREATE TABLE meta_table ({columns})")
+    fill(database.engine, FRACTIONS)
+    weights = []
+    for batch in acquire_batches("job", "meta_table", COLUMNS, batch_weight=4):
+        weights.append((batch.weight, [row.weight for row in batch.rows]))
+        batch.succeeded()
+    assert weights == [(3, [1, 2]), (2, [2, 0]), (4, [3, 1])]
+    assert audit_job("job").is_clean
+    execute(database.engine, "INSERT INTO meta_table VALUES (0, 'file-0', 3.2)")
+    assert audit_job("job").late.count == 1
+    late = acquired()
+    assert (late.items, late.weight) == (["file-0"], 4)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, SettleBy
 from batch_pipeline.model.errors import InvalidValueError, MetaTableError
+from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
@@ -55,6 +57,7 @@ def test_locks_discard_old_watermark_when_table_restarts(
     locks_watermark: HighWatermark, files: ReflectedMetaTable, restart: Sequence[str]
 ) -> None:
     """Even if it was emptied and refilled between two reads."""
+    assert locks_watermark.read().value is None
     execute(files.engine, *[INSERT] * 9)
     assert locks_watermark.read().value == 9
     execute(files.engine, *restart)
@@ -326,6 +329,12 @@ def test_settle_by_unsuitable_column_is_rejected(files: ReflectedMetaTable) -> N
         SettleBy("imported", timedelta(0))
     with pytest.raises(MetaTableError, match="Name one"):
         choose_watermark(files, Strategy.SETTLE)
+
+
+def test_watermark_ignores_filter(files: ReflectedMetaTable) -> None:
+    execute(files.engine, INSERT, INSERT)
+    where = parse_filter([{"column": "id", "operator": "=", "value": 1}])
+    assert choose_watermark(replace(files, where=where)).watermark.read().value == 2
 
 
 def test_columns_in_other_case_are_found(files: ReflectedMetaTable) -> None:
