@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from jsonschema import Draft202012Validator
 from pyarrow.dataset import dataset
 
@@ -99,6 +100,9 @@ def _batch_problems(message: Mapping[str, Any], schema: Mapping[str, Any]) -> It
             if actual != expected:
                 yield f"{uri} is {actual}, declared as {expected}"
                 continue
+            codec = _parquet_codec(path) if format_ == "parquet" else None
+            if codec not in (None, declared):
+                yield f"{uri} is {format_} with {codec}, declared with {declared}"
             records = _records(path, format_, declared)
             count += len(records)
             yield from _record_problems(records, schema)
@@ -114,6 +118,15 @@ def _record_problems(records: list[dict[str, Any]], schema: Mapping[str, Any]) -
     for key in schema["key_properties"]:
         if any(record.get(key) is None for record in records):
             yield f"records lack the key property {key}"
+
+
+def _parquet_codec(path: Path) -> str | None:
+    """Return the compression of the first column of a parquet file; None without rows."""
+    metadata = pq.read_metadata(path)
+    if not metadata.num_row_groups:
+        return None
+    codec = str(metadata.row_group(0).column(0).compression).lower()
+    return "none" if codec == "uncompressed" else codec
 
 
 def _records(path: Path, file_format: str, compression: str) -> list[dict[str, Any]]:

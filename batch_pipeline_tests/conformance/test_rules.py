@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.singer.messages import JSON_SCHEMA, line, messages
 from batch_pipeline_tests.conformance.producer import Producer
 from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
-from batch_pipeline_tests.encode.writers.published_parts import published_lines
+from batch_pipeline_tests.encode.writers.part_factories import table
+from batch_pipeline_tests.encode.writers.published_parts import published_lines, published_table
+from batch_pipeline_tests.factories import record_schema
 
 
 @pytest.fixture
@@ -48,6 +52,18 @@ def test_rules_detect_an_invalid_batch_message(
     [problem, *_] = broken_rules([schema, changed(batch, **changes), state])
     assert problem.startswith("line 2: ")
     assert expected in problem
+
+
+def test_rules_detect_another_compression_in_a_parquet_file(tmp_path: Path) -> None:
+    rows = table(pa.record_batch({"order_id": pa.array([1, 2])}))
+    encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
+    manifest = published_table(tmp_path, rows, record_schema(), encoding)
+    lines = [line(message).encode() for message in messages([(1, manifest)], stream="orders")]
+    assert broken_rules(lines) == []
+    schema, batch, state = lines
+    other = changed(batch, encoding={"format": "parquet", "compression": "snappy"})
+    [problem] = broken_rules([schema, other, state])
+    assert problem.endswith(" is parquet with zstd, declared with snappy")
 
 
 def test_rules_detect_records_that_do_not_fit_the_schema(valid_lines: list[bytes]) -> None:

@@ -11,8 +11,8 @@ from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions
 BATCHES, BY_CITY = dg.AssetKey(["orders", "batches"]), dg.AssetKey("by_city")
 
 
-def job_of_both(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.JobDefinition:
-    """Return a job of the upstream asset, its checks and a downstream asset."""
+def with_downstream(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.Definitions:
+    """Add a downstream asset, and the job `both` with both assets and the checks."""
 
     @dg.asset(
         key=BY_CITY,
@@ -25,8 +25,12 @@ def job_of_both(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) ->
 
     both = dg.AssetSelection.assets(upstream, BY_CITY)
     job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
-    merged = dg.Definitions.merge(definitions, dg.Definitions(assets=[by_city], jobs=[job]))
-    return merged.resolve_job_def("both")
+    return dg.Definitions.merge(definitions, dg.Definitions(assets=[by_city], jobs=[job]))
+
+
+def job_of_both(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.JobDefinition:
+    """Return the job of the upstream and the downstream asset."""
+    return with_downstream(definitions, upstream).resolve_job_def("both")
 
 
 def tags_of(keys: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,11 @@ import pytest
 from batch_pipeline import BatchReader, batches_of, partitions_of
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import (
+    BatchNotPublishedError,
+    ConfigurationError,
+    InvalidValueError,
+)
 from batch_pipeline_tests.defs.defs_fixture import empty_instance
 from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.pipeline.test_published_batches import PublishedStream, ids
@@ -59,6 +63,17 @@ def test_load_of_a_partition_or_a_range_returns_its_batches(
     tags = {RANGE_START_TAG: first, RANGE_END_TAG: last}
     assert materialize(published.keys, reader, tags=tags).success
     assert [((last,), [1]), ((first, last), [0, 1])] == READ
+
+
+def test_unpublished_partition_fails_with_the_next_step(
+    reader: BatchReader, published: PublishedStream
+) -> None:
+    with pytest.raises(BatchNotPublishedError) as caught:
+        materialize(published.keys, reader, partition_key=published.keys[2])
+    message = str(caught.value)
+    assert f"{published.keys[2]} is not published (its state is planned)" in message
+    assert "Materialize" in message
+    assert "orders/batches" in message
 
 
 def test_load_outside_of_an_asset_accepts_stream_and_keys(
@@ -114,6 +129,7 @@ def test_example_of_the_docs_loads_its_partition(
 
 @pytest.mark.parametrize("function", [batches_of, partitions_of])
 def test_malformed_stream_name_is_rejected(function: Callable[[str], object]) -> None:
-    for name in ("", "sales/batches", "-sales"):
-        with pytest.raises(InvalidValueError, match=r"stream is .*; expected to match \[A-Za-z0-9"):
+    expected = r"stream is .*; expected to match \[A-Za-z0-9_\]"
+    for name in ("", "sales/batches", "sales report", "-sales"):
+        with pytest.raises(InvalidValueError, match=expected):
             function(name)

@@ -111,6 +111,7 @@ def test_invalid_key_does_not_stop_other_keys(
     result = CliRunner().invoke(cli, ["plan", "orders", "--json"])
     assert '"items_registered": 2' in result.output
     assert isinstance(result.exception, ConfigurationError)
+    assert "was not registered: its key" in str(result.exception)
     job = build_definitions([stream]).resolve_job_def(register_job(stream))
     [event] = job.execute_in_process(instance=instance).get_asset_materialization_events()
     assert "0.csv#bytes=0-9" in str(event.materialization.metadata["landing_error"].value)

@@ -1,33 +1,22 @@
 """Definitions of streams, also beside those of a user's project, and their resources."""
 
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
+from dagster_pyspark import PySparkResource
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from batch_pipeline import PipelineResource, build_definitions, describe_stream
 from batch_pipeline.defs.batch_reader import BatchReader
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Automation, DagsterRules
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, empty_instance
 from batch_pipeline_tests.factories import stream
-
-
-def test_definitions_have_the_attributes_of_the_stream() -> None:
-    """All Dagster jobs use the in-process executor."""
-    rules = DagsterRules(
-        group="sales", owners=("team:sales",), tags={"tier": "gold"}, partitions_per_run=7
-    )
-    definitions = build_definitions([stream(dagster=rules)])
-    graph = definitions.resolve_asset_graph()
-    for name, kinds in (("files", {"postgres"}), ("batches", {"spark", "jsonl"})):
-        node = graph.get(dg.AssetKey(["orders", name]))
-        assert (node.group_name, node.owners, node.kinds) == ("sales", ["team:sales"], kinds)
-        assert node.tags["tier"] == "gold"
-    assert node.backfill_policy == dg.BackfillPolicy.multi_run(7)
-    jobs = definitions.get_repository_def().get_all_jobs()
-    executors = {job.executor_def.name for job in jobs if not job.name.startswith("__")}
-    assert executors == {"in_process"}
 
 
 @pytest.mark.parametrize("automation", [*Automation, None])
@@ -44,14 +33,6 @@ def test_automation_is_stopped_unless_enabled(automation: Automation | None) -> 
         assert statuses.pop("batch_pipeline_check_streams_weekly") == Automation.STOPPED
         assert {*statuses.values()} == {automation or default}
         assert len(statuses) == 7
-    jobs = {schedule.name: schedule.job_name for schedule in repository.schedule_defs}
-    assert jobs == {
-        "orders_new_files_at": "orders_register",
-        "batch_pipeline_reconcile_hourly": "batch_pipeline_reconcile",
-        "batch_pipeline_collect_garbage_daily": "batch_pipeline_collect_garbage",
-        "batch_pipeline_check_streams_hourly": "batch_pipeline_check_streams",
-        "batch_pipeline_check_streams_weekly": "batch_pipeline_check_streams",
-    }
 
 
 @pytest.mark.parametrize(("value", "status"), [("1", "STOPPED"), ("0", "RUNNING")])
@@ -133,3 +114,52 @@ def test_field_takes_precedence_over_the_environment(
     run = dg.materialize([batch_count], resources={"inventory": resource})
     [event] = run.get_asset_materialization_events()
     assert event.materialization.metadata["batches"].value == 4
+
+
+@pytest.mark.long
+def test_stream_is_encoded_by_the_spark_resource_of_the_project(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "1.csv").write_text("id,city\n1,Bern\n2,Wien\n")
+    sales = describe_stream(
+        "sales",
+        source={"uri": str(landing), "format": "csv"},
+        storage={"root": str(tmp_path / "batches")},
+        dagster={"spark_resource": "pyspark"},
+    )
+    config = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
+    pipeline = PipelineResource(inventory_conn=database_url)
+    definitions = dg.Definitions.merge(
+        build_definitions([sales], pipeline=pipeline),
+        dg.Definitions(resources={"pyspark": PySparkResource(spark_config=config)}),
+    )
+    instance = empty_instance()
+    with ExitStack() as stack:
+        stack.callback(_stop_spark)
+        for job in ("sales_register", "sales_encode"):
+            keys = instance.get_dynamic_partitions("sales.batches")
+            run = definitions.resolve_job_def(job).execute_in_process(
+                instance=instance, partition_key=keys[0] if keys else None
+            )
+            assert run.success
+    reader = BatchReader(inventory_conn=database_url)
+    assert reader.current("sales").to_arrow().to_pylist() == [
+        {"id": 1, "city": "Bern"},
+        {"id": 2, "city": "Wien"},
+    ]
+    reader.close()
+
+
+def _stop_spark() -> None:
+    """Stop the session of the resource and its JVM, which Dagster leaves running."""
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    gateway: Any = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None

@@ -96,6 +96,17 @@ def test_inconsistent_record_counts_fail(harness: DefsHarness) -> None:
     assert f"batch {SECOND}, generation 1: {problem}" in str(result.description)
 
 
+def test_quarantined_records_above_the_limit_warn(harness: DefsHarness) -> None:
+    publish_all(harness)
+    publish(harness, harness.database.batches.batch("orders", FIRST), quarantined=5)
+    results = run_checks(harness)
+    assert failed(results) == ["batches.quarantine"]
+    result = results["batches.quarantine"]
+    assert result.severity is WARN
+    assert numbers(result, "records_quarantined", "records_read") == [5, 65]
+    assert f"batch {FIRST} with 5 of 20" in str(result.description)
+
+
 def test_item_waiting_too_long_warns(harness: DefsHarness) -> None:
     """In a batch that is not published, or in no batch."""
     late = "UPDATE batch_pipeline.batch SET planned_at = now() - interval '5 hours' "

@@ -112,6 +112,7 @@ def test_component_file_accepts_dagster_keys(project: DgProject) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
+        (TYPE, 1, "`attributes` is missing"),
         (f"{TYPE}attributes:\n", 2, "`attributes` is empty; expected keys and values"),
         (f"{ORDERS}  stream: refunds\n", 5, "`stream` is given twice (first on line 3)"),
         (f"{ORDERS}---\n{ORDERS}  key_propertys: [id]\n", 10, "unknown key `key_propertys` in"),
@@ -126,12 +127,15 @@ def test_mistakes_are_reported_with_file_line_and_key(
     assert str(error).startswith(f"{path}:{line}: {problem}")
 
 
-def test_components_with_the_same_stream_name_are_rejected(project: DgProject) -> None:
-    for name in ("a-b", "a_b"):
-        project.write(f"{name}/defs.yaml", STREAM.format(name=name))
+@pytest.mark.parametrize("names", [("orders", "orders"), ("a-b", "a_b")])
+def test_components_with_the_same_stream_name_are_rejected(
+    project: DgProject, names: tuple[str, str]
+) -> None:
+    for folder, name in zip("ab", names, strict=True):
+        project.write(f"{folder}/defs.yaml", STREAM.format(name=name))
     error = load_error(project)
     assert isinstance(error, InvalidValueError)
-    shared = "2 streams share it in Dagster: a-b, a_b"
+    shared = f"2 streams share it in Dagster: {', '.join(names)}"
     assert f"a unique name per stream; {shared}" in str(error)
 
 

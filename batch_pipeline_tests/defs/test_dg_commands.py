@@ -11,6 +11,7 @@ from batch_pipeline_tests.docs.pages import blocks
 
 # Tests that do not run `dg`: test_scaffold.py, test_component.py, test_streams_folder.py.
 pytestmark = pytest.mark.long
+COMPONENT = "batch_pipeline.BatchStream"
 BROKEN = """\
 type: batch_pipeline.BatchStream
 attributes:
@@ -27,11 +28,16 @@ def test_commands_of_the_page_scaffold_and_check_streams(tmp_path: Path) -> None
     options = ["--stream", "refunds.v2", "--source-uri", "/data/in", "--source-format", "csv"]
     [page] = [block.text for block in blocks("console") if block.page.stem == "dagster"]
     scaffold, check = (line.split() for line in re.findall(r"^\$ dg (.+)$", page, re.MULTILINE))
-    refunds = ["scaffold", "defs", "batch_pipeline.BatchStream", "team/refunds", *options]
+    refunds = ["scaffold", "defs", COMPONENT, "team/refunds", *options]
     for words in (refunds, scaffold, check):
         completed = project.dg(*words)
         assert completed.returncode == 0, completed.stdout + completed.stderr
     assert "All component YAML validated successfully." in completed.stdout
+    listed = project.dg("list", "components", "--json")
+    components = {entry["key"]: entry["summary"] for entry in json.loads(listed.stdout)["items"]}
+    ours = {key: text for key, text in components.items() if key.startswith("batch_pipeline")}
+    assert sorted(ours) == ["batch_pipeline.BatchResources", COMPONENT]
+    assert ours[COMPONENT].startswith("Files of a folder")
     listed = project.dg("list", "defs", "--json")
     assets = {entry["asset_key"] for entry in json.loads(listed.stdout)["assets"]}
     assert {"sales/batches", "sales/files", "refunds.v2/batches"} <= assets

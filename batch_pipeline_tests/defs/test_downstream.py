@@ -2,9 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from logging import getLogger
+from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.test_utils import create_test_daemon_workspace_context, instance_for_test
+from dagster._core.workspace.load_target import PythonFileTarget
+from dagster._daemon.backfill import execute_backfill_iteration
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
@@ -186,3 +193,63 @@ def test_failed_blocking_check_skips_the_downstream_asset(harness: DefsHarness) 
     [failure] = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     assert "Assets downstream of orders/batches were not materialized" in str(failure)
     assert f"{path} is missing" in str(failure)
+
+
+_PROJECT = """
+from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.app import Pipeline
+from batch_pipeline_tests.defs.downstream_fixture import with_downstream
+
+defs = with_downstream(build_definitions([Pipeline.from_environment().stream("orders")]))
+"""
+_SYNCHRONOUS_RUNS = {
+    "run_launcher": {
+        "module": "dagster._core.launcher.sync_in_memory_run_launcher",
+        "class": "SyncInMemoryRunLauncher",
+    },
+    "run_coordinator": {
+        "module": "dagster._core.run_coordinator",
+        "class": "DefaultRunCoordinator",
+    },
+}
+
+
+@pytest.mark.long
+# Dagster calls a deprecated function, and does not await a coroutine of a stopped server.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_dagster_backfill_executes_both_assets(harness: DefsHarness, tmp_path: Path) -> None:
+    """Two runs materialize two partitions each."""
+    publish_all(harness)
+    project = tmp_path / "project.py"
+    project.write_text(_PROJECT)
+    target = PythonFileTarget(str(project), None, str(tmp_path), "orders")
+    with (
+        instance_for_test(overrides=_SYNCHRONOUS_RUNS) as instance,
+        create_test_daemon_workspace_context(target, instance) as workspace,
+    ):
+        local_harness = replace(harness, instance=instance)
+        instance.add_dynamic_partitions(harness.batches.set_name, KEYS)
+        graph = workspace.create_request_context().asset_graph
+        backfill = PartitionBackfill.from_asset_partitions(
+            backfill_id="abcdefgh",
+            asset_graph=graph,
+            partition_names=KEYS,
+            asset_selection=[harness.batches.asset_key, BY_CITY],
+            backfill_timestamp=1_700_000_000.0,
+            tags=NEW,
+            dynamic_partitions_store=instance,
+            all_partitions=False,
+            title=None,
+            description=None,
+            run_config=None,
+        )
+        instance.add_backfill(backfill)
+        for _ in range(4):
+            errors = list(execute_backfill_iteration(workspace, getLogger("backfill")))
+            assert not any(errors)
+        ended = instance.get_backfill("abcdefgh")
+        assert ended is not None
+        assert ended.status is BulkActionStatus.COMPLETED_SUCCESS
+        assert len(instance.get_runs()) == 2
+        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(KEYS)

@@ -173,7 +173,12 @@ def test_materialization_of_an_unpublished_batch_fails(harness: DefsHarness) -> 
     """Batches of the same run that are published are not loaded either."""
     message = f"Not published, so there is nothing to load: {THIRD}, {FOURTH}."
     assert message in step_error(run_asset(harness, FIRST, FOURTH))
+    wide = "00000001-00000006"
+    harness.instance.add_dynamic_partitions(harness.batches.set_name, [wide])
+    message = f"'{wide}' is not a planned batch. Nothing was claimed."
+    assert message in step_error(run_asset(harness, wide, wide))
     assert load_counts(harness.database) == []
+    assert materialized(harness) == []
 
 
 @with_targets(good=EAGER, other=SILENT)
@@ -309,11 +314,12 @@ def test_retry_reports_loads_of_the_killed_run_once(harness: DefsHarness) -> Non
     job = job_of_both(harness.definitions, loaded_key(harness.stream))
     tags = tags_of([FIRST, SECOND])
     killed = execute(job, harness.instance, tags)
+    assert killed.is_success
     assert materialized(harness) == materialized(harness, BY_CITY) == [FIRST, SECOND]
     # As if the process had died before it reported the materializations.
     harness.instance.wipe_assets([loaded_key(harness.stream), BY_CITY])
     loads = load_counts(harness.database)
-    execute(job, harness.instance, tags | {RETRY_TAG: "1"}, retry_of=killed)
+    assert execute(job, harness.instance, tags | {RETRY_TAG: "1"}, retry_of=killed).is_success
     assert load_counts(harness.database) == loads
     assert materialized(harness) == materialized(harness, BY_CITY) == [FIRST, SECOND]
     assert not harness.tick("orders_load").asset_events

@@ -1,6 +1,7 @@
 """The Dagster jobs over streams: `reconcile`, `collect_garbage` and `plan_backfill`."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.inventory import backfills
 from batch_pipeline.model.location import to_path, to_uri
-from batch_pipeline.model.stream import Storage, Stream
+from batch_pipeline.model.stream import Automation, Storage, Stream
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageHarness
 from batch_pipeline_tests.seeds import claimed, execute, expire, planned, publish, query, statuses
 
+NIGHT = datetime(2026, 3, 1, 3, 23, tzinfo=UTC)
 LATE = (
     "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
     "VALUES ('orders', 2, 'file:///landing/late.csv', 10, now())"
@@ -149,6 +151,26 @@ def test_reconcile_closes_attempts_writes_manifests_and_plans_late_items(
     assert second_run == {"streams": 1, "attempts_closed": 0, "pointers_written": 0}
 
 
+def test_maintenance_schedules_request_one_run_for_all_streams(harness: DefsHarness) -> None:
+    """They run at different minutes. `clicks` has no batches yet."""
+    other = stream(name="clicks")
+    repository = build_definitions(
+        [harness.stream, other], automation=Automation.RUNNING
+    ).get_repository_def()
+    names = ("batch_pipeline_reconcile_hourly", "batch_pipeline_collect_garbage_daily")
+    schedules = [repository.get_schedule_def(name) for name in names]
+    for schedule in schedules:
+        assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+        with dg.build_schedule_context(harness.instance, NIGHT) as context:
+            [request] = schedule.evaluate_tick(context).run_requests or []
+        job = repository.get_job(schedule.job_name)
+        result = job.execute_in_process(instance=harness.instance, run_config=request.run_config)
+        metadata = facts(result)
+        assert (metadata.pop("streams"), {*metadata.values()}) == (2, {0})
+    minutes = {str(schedule.cron_schedule).split()[0] for schedule in schedules}
+    assert len(minutes) == 2
+
+
 def test_files_of_streams_with_a_common_root_are_counted_once(harness: DefsHarness) -> None:
     """Temporary probe files belong to no stream."""
     storage = garbage(harness)
@@ -196,12 +218,18 @@ def test_duration_of_a_backfill_is_estimated_from_published_batches(harness: Def
 
 
 def test_planned_backfill_is_launched_by_the_sensor(harness: DefsHarness) -> None:
+    """A second plan adds nothing, and one with another selection is rejected."""
     config = {"items": [2, 3, 11], "max_weight": "20B", "dry_run": False}
     plan = facts(run_plan_backfill(harness, **config))
     assert (plan["batches"], plan["batches_planned"], plan["partitions_added"]) == (2, 2, 2)
     keys = harness.instance.get_dynamic_partitions("orders.backfill")
     assert keys == ["2023:00000002-00000003", "2023:00000011-00000011"]
     assert len(harness.tick("orders_backfill").run_requests or []) == 1
+    plan = facts(run_plan_backfill(harness, **config))
+    assert (plan["batches"], plan["batches_planned"], plan["partitions_added"]) == (0, 0, 0)
+    assert "its selection differs" in failure(run_plan_backfill(harness, dry_run=False))
+    assert harness.states() == ["planned"] * 2
+    assert job_names(harness) == ["orders", "orders.2023"]
 
 
 INVALID: list[tuple[dict[str, Any], list[str]]] = [

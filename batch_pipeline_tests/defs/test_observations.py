@@ -98,11 +98,13 @@ def test_materialization_by_the_sensor_lists_the_source_files(harness: DefsHarne
     [materialization] = [event for event in events if isinstance(event, dg.AssetMaterialization)]
     source_files = materialization.metadata["source_files"]
     assert isinstance(source_files, dg.TableMetadataValue)
-    assert [record.data["item"] for record in source_files.records] == [1, 2, 3]
-    assert source_files.records[0].data == {
-        "item": 1,
-        "source_file": "file:///landing/orders-0001.csv",
-        "bytes": 10,
-        "records_read": 5,
-        "records_quarantined": 0,
-    }
+    assert [record.data for record in source_files.records] == [
+        {
+            "item": number,
+            "source_file": f"file:///landing/orders-{number:04}.csv",
+            "bytes": 10,
+            "records_read": 5,
+            "records_quarantined": 0,
+        }
+        for number in (1, 2, 3)
+    ]

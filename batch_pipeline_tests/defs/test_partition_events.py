@@ -28,3 +28,10 @@ def test_failed_run_lists_twenty_batches_and_counts_all() -> None:
     description = str(caught.value.description)
     assert description.startswith("Batches failed: 25 of 100, those that do not wait are loaded: ")
     assert [*caught.value.metadata] == [str(number) for number in range(20)]
+
+
+def test_failed_run_with_few_failures_lists_all() -> None:
+    with pytest.raises(dg.Failure) as caught:
+        raise_failures({"a": failed(1), "b": failed(2)}, 3)
+    description = f"Batches failed: 2 of 3, others are published: {failed(1)}; {failed(2)}"
+    assert caught.value.description == description

@@ -54,7 +54,7 @@ def test_scaffolded_file_has_the_given_parameters(tmp_path: Path) -> None:
     assert stream.source.format is SourceFormat.PARQUET
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(name=FOLDERS, stream=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", fullmatch=True))
 def test_scaffolded_file_loads_for_all_folder_and_stream_names(name: str, stream: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

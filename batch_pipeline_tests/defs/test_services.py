@@ -28,3 +28,9 @@ def test_watch_reports_an_ended_service_with_exit_code_and_log() -> None:
         "The daemon ended with exit code 137. Published batches are not affected. All other "
         "services were stopped. See /logs/daemon.log, then start `batch-pipeline dev` again."
     )
+
+
+def test_watch_reports_the_first_of_two_ended_services() -> None:
+    services = [service(name, lambda: "ended") for name in ("database", "Spark")]
+    with pytest.raises(RetryableError, match="The database ended"):
+        watch(services, Event(), pause_seconds=0)

@@ -108,6 +108,9 @@ def test_streams_can_be_described_in_python() -> None:
     visits = describe_stream("visits", source={"uri": "/data/visits"})
     assert streams_of(build_definitions([orders, visits])) == {"orders", "visits"}
     with pytest.raises(ConfigurationError, match="It was not defined") as caught:
-        describe_stream("orders", sorce={"uri": "a"})
-    assert str(caught.value).startswith("The stream 'orders': ")
-    assert "unknown key `sorce` in `attributes`; did you mean `source`?" in str(caught.value)
+        describe_stream("orders", sorce={"uri": "a"}, batch={"max_count": 0})
+    message = str(caught.value)
+    assert message.startswith("The stream 'orders': ")
+    assert "unknown key `sorce` in `attributes`; did you mean `source`?" in message
+    assert "`source` is missing" in message
+    assert "`batch.max_count` is 0; expected at least 1" in message

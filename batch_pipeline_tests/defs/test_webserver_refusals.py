@@ -37,7 +37,9 @@ def test_request_of_own_page_or_program_is_accepted(
     ("method", "path", "headers"),
     [
         pytest.param("POST", "/report_asset_check/x", HOST | JSON | OTHER, id="another page"),
+        pytest.param("POST", "/graphql", HOST | JSON | {"origin": "null"}, id="opaque origin"),
         pytest.param("POST", "/graphql/", HOST | {"content-type": "text/plain"}, id="plain text"),
+        pytest.param("POST", "/graphql", HOST, id="query in the URL"),
         pytest.param("GET", "/graphql", HOST | {"accept": "image/*"}, id="image"),
         pytest.param("HEAD", "/graphql", HOST, id="head"),
         pytest.param(
@@ -46,6 +48,7 @@ def test_request_of_own_page_or_program_is_accepted(
         pytest.param("GET", "/", {"host": "evil.example.org:3000"}, id="DNS rebinding"),
         pytest.param("GET", "/", {"host": "localhost.evil.example.org"}, id="similar host name"),
         pytest.param("GET", "/", {"host": "10.0.0.7:3000"}, id="network address"),
+        pytest.param("GET", "/", {}, id="no host"),
         pytest.param(
             "POST", "/graphql", HOST | JSON | {"origin": "http://127.0.0.1:3001"}, id="other port"
         ),

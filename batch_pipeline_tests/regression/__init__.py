@@ -9,7 +9,8 @@ The files below `data` were created by release 0.1.0, before the package was res
 - `published_manifests.json`: manifests in full, published by the command `run` on Spark, which must
   also publish the golden files.
 - `python_names.json`, `commands.json`, `environment.json`, `stream_file.json`,
-  `dagster_names.json`: names that users write in code and configuration.
+  `dagster_definitions.json`: names that users write in code and configuration. The Dagster
+  definitions include what a user sees of them, such as descriptions, tags and intervals.
 - `json_keys.json`, `message_keys.json` (with manifests), `dagster_metadata.json`, `metrics.json`:
   names that programs read. The command `pack` is not run.
 - `guarantees.json`: the tests of each promise.

@@ -80,24 +80,53 @@ def stream_file_keys() -> dict[str, Any]:
     return entries
 
 
-def definitions(loaded: dg.Definitions) -> dict[str, str]:
-    """Return the names of assets, checks, Dagster jobs, sensors, schedules and resources."""
+def definitions(loaded: dg.Definitions) -> dict[str, Any]:
+    """Return all Dagster definitions with their descriptions and attributes."""
     repository = loaded.get_repository_def()
-    graph = loaded.resolve_asset_graph()
-    entries = {}
-    for key in graph.get_all_asset_keys():
-        node = graph.get(key)
-        entries[f"asset {key.to_user_string()}"] = str(getattr(node.partitions_def, "name", ""))
-        for check in node.check_keys:
-            entries[f"check {key.to_user_string()} {check.name}"] = ""
-    jobs = (job.name for job in repository.get_all_jobs() if not job.name.startswith("__"))
-    entries |= {f"job {name}": "" for name in jobs}
-    entries |= {f"sensor {sensor.name}": "" for sensor in repository.sensor_defs}
-    entries |= {
-        f"schedule {schedule.name}": str(schedule.cron_schedule)
-        for schedule in repository.schedule_defs
-    }
+    entries: dict[str, Any] = dict(_assets(loaded.resolve_asset_graph()))
+    for job in repository.get_all_jobs():
+        if not job.name.startswith("__"):
+            entries[f"job {job.name}"] = {
+                "description": job.description,
+                "steps": sorted(node.name for node in job.graph.nodes),
+                "executor": job.executor_def.name,
+            }
+    for sensor in repository.sensor_defs:
+        entries[f"sensor {sensor.name}"] = {
+            "description": sensor.description,
+            "every_seconds": sensor.minimum_interval_seconds,
+            "status": sensor.default_status.value,
+        }
+    for schedule in repository.schedule_defs:
+        entries[f"schedule {schedule.name}"] = {
+            "description": schedule.description,
+            "cron": schedule.cron_schedule,
+            "timezone": schedule.execution_timezone,
+            "job": schedule.job_name,
+            "status": schedule.default_status.value,
+        }
     return entries | {f"resource {name}": "" for name in loaded.resources or ()}
+
+
+def _assets(graph: Any) -> Iterator[tuple[str, Any]]:
+    for key in graph.get_all_asset_keys():
+        node, name = graph.get(key), key.to_user_string()
+        tags = {tag: value for tag, value in node.tags.items() if not tag.startswith("dagster/")}
+        yield (
+            f"asset {name}",
+            {
+                "description": node.description,
+                "kinds": sorted(node.kinds),
+                "group": node.group_name,
+                "owners": [*node.owners],
+                "tags": tags,
+                "from": sorted(parent.to_user_string() for parent in node.parent_keys),
+                "partitions": getattr(node.partitions_def, "name", None),
+                "per_run": getattr(node.backfill_policy, "max_partitions_per_run", None),
+            },
+        )
+        for check in node.check_keys:
+            yield f"check {name} {check.name}", "blocking" if graph.get(check).blocking else ""
 
 
 def metrics(pipeline: Pipeline) -> dict[str, str]:

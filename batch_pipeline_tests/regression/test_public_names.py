@@ -1,7 +1,6 @@
 """Names that users write are unchanged."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,16 +24,25 @@ def test_public_names_are_unchanged(file: str, collect: Callable[[], dict[str, A
     compare(file, collect())
 
 
-def test_dagster_definition_names_are_unchanged(tmp_path: Path) -> None:
-    target = {"command": "target-csv"}
-    stream = describe_stream(
-        "orders", folder=tmp_path, source={"uri": "landing"}, targets={"csv": target}
+def test_dagster_definitions_are_unchanged() -> None:
+    orders = describe_stream(
+        "orders",
+        source={"uri": "/landing/orders"},
+        storage={"root": "/batches"},
+        targets={"csv": {"command": "target-csv"}},
+        dagster={
+            "backfills": True,
+            "group": "sales",
+            "owners": ["team:sales"],
+            "tags": {"tier": "gold"},
+            "partitions_per_run": 7,
+        },
     )
-    scheduled = describe_stream(
+    daily = describe_stream(
         "daily",
-        folder=tmp_path,
-        source={"uri": "daily"},
-        storage={"root": "daily_batches"},
+        source={"uri": "/landing/daily"},
+        storage={"root": "s3://bucket/batches"},
         dagster={"schedule": "0 6 * * *"},
     )
-    compare("dagster_names.json", public_names.definitions(build_definitions([stream, scheduled])))
+    loaded = public_names.definitions(build_definitions([orders, daily]))
+    compare("dagster_definitions.json", loaded)
