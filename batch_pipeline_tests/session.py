@@ -18,6 +18,7 @@ _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests get 
 _LONG, _MARIADB = "long", "mariadb"
 _MAX_PROCESSES = 4  # each has its own Spark and database server
 # Dagster reads deprecated pydantic attributes of resources, and warns about features that we use.
+_FOLDERS_OF_DAGSTER = {"acceptance", "defs", "regression"}
 _WARNINGS_OF_DAGSTER = ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning")
 
 
@@ -42,11 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that need an S3 or a MariaDB server; deselect long tests unless requested.
 
-    Dagster's warnings are ignored in tests of definitions or of a project.
+    Dagster's warnings are ignored in tests that load definitions.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "project" in fixtures or item.path.parent.name in {"acceptance", "defs"}:
+        if "project" in fixtures or item.path.parent.name in _FOLDERS_OF_DAGSTER:
             for name in _WARNINGS_OF_DAGSTER:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"), append=False)
         if _STORE in fixtures:

@@ -44,7 +44,9 @@ def test_session_of_a_folder_has_one_process_per_core_plus_one(
     assert pytest_xdist_auto_num_workers(pytestconfig) == 4
 
 
-@pytest.mark.parametrize(("processes", "ci", "exit_code"), [("1", "true", 1), ("0", "", 0)])
+@pytest.mark.parametrize(
+    ("processes", "ci", "exit_code"), [("0", "true", 1), ("1", "true", 1), ("0", "", 0)]
+)
 def test_skipped_test_fails_the_session_only_in_ci(
     tmp_path: Path, processes: str, ci: str, exit_code: int
 ) -> None:

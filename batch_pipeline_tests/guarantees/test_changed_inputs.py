@@ -23,7 +23,7 @@ from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage.places import between, task
 from batch_pipeline_tests.storage_roots import content, new_folder
 
-ROWS = 20_000
+ROWS = 50_000  # 400 kB: opening a file reads its first 256 KiB
 
 
 def rows(first: int) -> bytes:

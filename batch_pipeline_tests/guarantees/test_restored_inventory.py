@@ -422,7 +422,7 @@ def test_reconcile_discard_replaces_foreign_manifest_file(
 ) -> None:
     for name in MANIFESTS:
         Path(restored.root, "manifests", name).unlink()
-    [first, _] = Path(restored.root, "manifests").glob("*.json")
+    [first, _] = sorted(Path(restored.root, "manifests").glob("*.json"))
     text = first.read_text()
     first.write_text("{}")
     with restored.database.engine.begin() as connection:

@@ -1,18 +1,10 @@
-"""The restored home of release 0.1.0, and warnings of Dagster that are ignored."""
+"""The restored home of release 0.1.0."""
 
 from pathlib import Path
 
 import pytest
 
 from batch_pipeline_tests.regression.home_0_1_0 import Home, restore
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignore what Dagster warns about in resources and features that the product uses."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            for name in ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning"):
-                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,16 @@ _NEXT_STEP = (
 )
 
 
-def compare(
-    file: str, entries: Mapping[str, Any], *, among: Callable[[str], bool] = lambda _name: True
-) -> None:
+def compare(file: str, entries: Mapping[str, Any]) -> None:
     """Fail if entries differ from a committed file, or rewrite it with `UPDATE_SNAPSHOTS`.
 
-    The message names the entries that differ, with their old and new values. Committed entries that
-    are not `among` those of the test are not compared.
+    The message names the entries that differ, with their old and new values.
     """
     path = DATA / file
     if os.environ.get(UPDATE):
         path.write_text(_text(entries), encoding="utf-8")
-    before = {name: value for name, value in committed(file).items() if among(name)}
     current = json.loads(_text(entries))
-    changes = list(_changes(before, current))
+    changes = list(_changes(committed(file), current))
     if changes:
         text = "\n".join(changes)
         raise AssertionError(f"{file}: entries that differ: {len(changes)}.\n{text}\n{_NEXT_STEP}")

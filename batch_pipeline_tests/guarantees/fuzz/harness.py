@@ -38,7 +38,7 @@ from batch_pipeline_tests.guarantees.fuzz.damage import Batch
 
 TARGETS_MODULE = "batch_pipeline_tests.guarantees.fuzz.targets"
 _MAX_FINDINGS = 40  # of one target
-_START_SECONDS = 300.0  # until the first input: imports on a busy machine
+_START_SECONDS = 300.0  # until the first input of a share: imports on a busy machine
 _ADDRESS_SPACE = 12 * 2**30  # so that no input takes all memory of the machine
 _SHOWN_CHARACTERS = 4_000
 _SHOWN_LINES = 30
@@ -225,7 +225,8 @@ def _watch(task: Task, *, hang_seconds: float) -> Result:
         last, is_hanging = None, False
         with receiver, suppress(EOFError):
             while True:
-                if not receiver.poll(_START_SECONDS if last is None else hang_seconds):
+                is_starting = last is None or last.data is None
+                if not receiver.poll(_START_SECONDS if is_starting else hang_seconds):
                     is_hanging = True
                     os.kill(child.pid or 0, signal.SIGABRT)  # the child writes its stack
                 received = receiver.recv()

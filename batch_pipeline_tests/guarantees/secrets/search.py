@@ -52,7 +52,7 @@ class Search:
     def __init__(self, canaries: Mapping[str, str]) -> None:
         self.places = self.size_bytes = 0
         self.hits: list[str] = []
-        self.canaries = {*canaries}
+        self.canaries: set[str] = set()
         self._names: dict[bytes, str] = {}  # by encoded form
         for name, word in canaries.items():
             self.add(name, word)

@@ -30,7 +30,7 @@ class Observations:
     tcp: set[tuple[str, str, int]] = field(default_factory=set)  # process, address, port
     unix: dict[str, str] = field(default_factory=dict)  # path, who may connect
     secret_files: dict[str, str] = field(default_factory=dict)  # path, who may read
-    _searched: set[tuple[str, int, int]] = field(default_factory=set)  # path, size and time
+    _searched: set[tuple[str, int, int, int]] = field(default_factory=set)
 
     @property
     def beyond_loopback(self) -> list[tuple[str, str, int]]:
@@ -52,12 +52,14 @@ class Observations:
         for path in (path for folder in folders for path in files_below(folder)):
             with suppress(OSError):
                 status = path.lstat()
-                version = str(path), status.st_size, status.st_mtime_ns
-                if not stat.S_ISREG(status.st_mode) or version in self._searched:
+                # `dev` starts with a canary that is known, and searched for, only later.
+                searched = str(path), status.st_size, status.st_mtime_ns, len(search.canaries)
+                is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+                if not is_small or searched in self._searched:
                     continue
-                self._searched.add(version)
-                if status.st_size <= _MAX_BYTES and search.find_in(path.read_bytes()):
+                if search.find_in(path.read_bytes()):
                     self.secret_files[str(path)] = _mode_of_others(status.st_mode & 0o077)
+                self._searched.add(searched)
 
     def poll_sockets(self, processes: Iterable[psutil.Process]) -> None:
         """Observe the sockets on which processes listen."""

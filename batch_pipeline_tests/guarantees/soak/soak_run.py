@@ -95,7 +95,7 @@ SELECT 'partition', key FROM stream
 UNION ALL
 SELECT 'generation', key FROM live
   FULL JOIN (SELECT * FROM newest_event WHERE asset = 'batches') e USING (key)
- WHERE live.generation IS DISTINCT FROM e.generation
+ WHERE live.key IS NULL OR e.key IS NULL OR live.generation IS DISTINCT FROM e.generation
 UNION ALL
 SELECT 'generation never published', key FROM event
  WHERE asset = 'batches' AND generation IS NOT NULL
