@@ -200,10 +200,9 @@ def _run_here(
     removed = dict.fromkeys(name for name in os.environ if name not in env)
     with chdir(cwd):
         result = CliRunner().invoke(cli, arguments, env={**removed, **env})
-    error, code = result.exception, result.exit_code
-    message = f"Error: {error}\n" if isinstance(error, PipelineError) else ""
+    error, code, message = result.exception, result.exit_code, ""
     if isinstance(error, PipelineError):
-        code = exit_code([error])
+        code, message = exit_code([error]), f"Error: {error}\n"
     elif error is not None and not isinstance(error, SystemExit):
         raise error
     if stderr == subprocess.STDOUT:

@@ -84,6 +84,35 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     assert "nothing left to encode" in sandbox.output_of("run")
 
 
+def test_run_skips_paused_backfills_and_reports_failed_batches(sandbox: Sandbox) -> None:
+    """Exit code 75 is for paused work, 3 for a failed batch."""
+    sandbox.output_of("plan", "orders", "--backfill", "held", "--item", "1")
+    sandbox.output_of("jobs", "pause", "orders", "--reason", "schema change")
+    held = sandbox.run("run")
+    assert held.returncode == 75, held.stderr
+    assert "Job 'orders' is paused (schema change)" in held.stderr
+    assert "resume orders.held" not in held.stderr
+    status = backfill(sandbox, "orders.held")
+    assert (status["batches"], status["paused"]) == ({"planned": 1}, "schema change")
+
+    sandbox.output_of("jobs", "resume", "orders")
+    sandbox.output_of("jobs", "pause", "orders.held", "--reason", "wait for Ann")
+    held = sandbox.run("run")
+    assert held.returncode == 75, held.stderr
+    assert "'orders.held' is paused (wait for Ann)" in held.stderr
+    assert backfill(sandbox, "orders.held")["paused"] == "wait for Ann"
+
+    sandbox.output_of("jobs", "cancel", "orders.held")
+    (sandbox.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
+    sandbox.output_of("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
+    bad = sandbox.run("run")
+    assert bad.returncode == 3, bad.stderr
+    assert "2.csv" in bad.stderr
+    assert len(published(sandbox, "orders.again")) == 2
+    assert backfill(sandbox, "orders.again")["batches"] == {"published": 2, "failed": 1}
+    assert backfill(sandbox, "orders.held")["batches"] == {"cancelled": 1}
+
+
 def plan(dev: LiveDev, **config: Any) -> dict[str, Any]:
     """Run the Dagster job that plans backfills, as the Launchpad does; return the ended run."""
     [entry] = ask(dev.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]

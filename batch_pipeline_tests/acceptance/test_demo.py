@@ -103,7 +103,12 @@ def test_messages_are_schema_batches_and_states(demo: tuple[Sandbox, str]) -> No
         if message["type"] == "SCHEMA"
     ]
     assert (start, len(batches)) == (0, 10)
+    assert all(every[at + 1]["type"] == "STATE" for at, it in enumerate(every) if it in batches)
     assert sum(batch["record_count"] for batch in batches) == 6_133
+    for batch in batches:
+        assert set(batch["encoding"]) == {"format", "compression"}
+        for uri, digest in zip(batch["manifest"], batch["sha256"], strict=True):
+            assert sha256(Path(to_path(uri))) == digest
     assert "discount_code" not in early
     assert set(late) - set(early) == {"discount_code"}
     assert every[index + 1]["batch_id"] == "00000028-00000033"
@@ -121,18 +126,26 @@ def test_explain_status_and_verify_describe_the_demo(demo: tuple[Sandbox, str]) 
     """The malformed line is intentional, and the stream file allows it."""
     sandbox, path = demo[0], folder_of(demo[0]) / "landing" / MALFORMED
     [item] = sandbox.json_of("explain", str(path))["items"]
+    [attempt] = item["attempts"]
     assert (item["item_id"], item["location"]) == (24, to_uri(path))
     assert (item["stream"], item["batch_id"]) == (STREAM, "00000022-00000027")
+    assert (item["now"], item["generation"]) == ("unchanged since", 1)
+    assert (attempt["number"], attempt["status"]) == (1, "succeeded")
+    assert (attempt["read"], attempt["quarantined"]) == (attempt["written"] + 1, 1)
     text = sandbox.output_of("explain", path.name)
     steps_ = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
     positions = [text.index(step) for step in steps_]
     assert positions == sorted(positions)
     assert f"{STREAM}-00000022-00000027-a1-" in text
+    unknown = sandbox.run("explain", "orders-1999-01-01.csv")
+    assert unknown.returncode == 1
+    assert "orders-1999-01-01.csv is not a registered item" in unknown.stdout
+    assert "no such file in the landing" in unknown.stdout
+
     [status] = sandbox.json_of("status")["streams"]
     assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
-    assert {state: count for state, count in status["batches"].items() if count} == {
-        "published": 10
-    }
+    counts = {state: count for state, count in status["batches"].items() if count}
+    assert counts == {"published": 10}
     assert sandbox.json_of("verify")["streams"][0]["passed"]
 
 

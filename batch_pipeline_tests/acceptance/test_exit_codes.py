@@ -32,6 +32,14 @@ RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
 SECRET = "correct-horse-battery"  # noqa: S105 - not a real password
 UNREACHABLE = {"BATCH_PIPELINE_INVENTORY_CONN": f"postgresql://ann:{SECRET}@127.0.0.1:1/inventory"}
 NO_STREAMS = {"BATCH_PIPELINE_STREAMS": "/nowhere"}
+# What the command does with an error, without the imports of a command.
+FAILING = """
+from batch_pipeline.cli.console import exit_on_errors
+from batch_pipeline.model.errors import ConfigurationError
+
+with exit_on_errors(""):
+    raise ConfigurationError("No stream")
+"""
 
 
 def check_error(result: CompletedCommand, code: int, *messages: str) -> None:
@@ -71,7 +79,8 @@ def test_unreachable_spark_exits_75_and_publishes_nothing(
     name, remote = "BATCH_PIPELINE_SPARK_REMOTE", f"sc://127.0.0.1:1/;token={SECRET}"
     sandbox.write_stream("orders")
     sandbox.land("orders", {"a.csv": b"id\n1\n"})
-    sandbox = sandbox.in_process(BATCH_PIPELINE_INVENTORY_CONN=database_url, **{name: remote})
+    # Spark's client may print to the standard error of the process.
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url, **{name: remote})
     check_error(sandbox.run("run"), 75, "sc://", name, "Connection refused")
     assert [*files_below(sandbox.storage("orders"))] == []
 
@@ -114,17 +123,17 @@ def test_error_is_red_only_on_terminals_with_colours(
     sandbox: Sandbox, variables: dict[str, str | None], has_colour: bool
 ) -> None:
     master, slave = pty.openpty()
-    printing = "from batch_pipeline.cli.console import print_error; print_error('no stream')"
     environment = sandbox.with_variables(**variables).environment
     streams = {"capture_output": False, "stdout": slave, "stderr": slave}
-    run_program(sys.executable, "-c", printing, env=environment, **streams)
+    result = run_program(sys.executable, "-c", FAILING, env=environment, **streams)
     os.close(slave)
     text = ""
     with suppress(OSError):  # the other end is closed
         while True:
             text += os.read(master, 65_536).decode()
     os.close(master)
-    assert text.replace("\x1b[31m", "").startswith("Error: no stream")
+    assert result.returncode == 1
+    assert text.replace("\x1b[31m", "").startswith("Error: No stream")
     assert ("\x1b[31m" in text, "\x1b" in text) == (has_colour, has_colour)
 
 

@@ -11,7 +11,8 @@ from batch_pipeline.defs.names import LAUNCH_TAG, encode_job, partitions_of, run
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.acceptance.sandbox import Sandbox
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
+from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import execute, query
 
 FIRST, SECOND = "00000001-00000002", "00000003-00000004"
@@ -55,6 +56,44 @@ def pipeline(orders: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
     opened = Pipeline.from_environment(orders.environment)
     yield opened
     opened.close()
+
+
+def _states(orders: Sandbox) -> dict[str, int]:
+    [job] = orders.json_of("jobs", "list", "orders")["jobs"]
+    return {state: count for state, count in job["batches"].items() if count}
+
+
+def test_paused_and_cancelled_batches_do_not_stop_others(
+    orders: Sandbox, warm_spark: str, database: Database
+) -> None:
+    orders.write_stream("refunds")
+    orders.land("refunds", {"a.csv": b"id\n1\n"})
+    warm = orders.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    paused = orders.output_of("jobs", "pause", "orders", "--reason", "disk full")
+    assert "paused (disk full)" in paused
+    for result in (warm.run("run"), orders.run("plan", "orders")):
+        assert result.returncode == 75, result.stderr
+        assert "Job 'orders' is paused (disk full)" in result.stderr
+        assert "`batch-pipeline jobs resume orders`" in result.stderr
+    assert len(manifests(orders.storage("refunds"))) == 1
+    assert manifests(orders.storage("orders")) == []
+    [status] = orders.json_of("status", "orders")["streams"]
+    assert (status["paused"], status["batches"]["planned"]) == ("disk full", 2)
+    assert "disk full" in orders.output_of("status")
+    assert "disk full" in orders.output_of("jobs", "list", "orders")
+
+    assert orders.json_of("jobs", "resume", "orders")["paused"] is None
+    cancelled = orders.json_of("jobs", "cancel", "orders", "--batch", SECOND)
+    assert (cancelled["batches"], cancelled["attempts"]) == (1, 0)
+    warm.output_of("run")
+    assert _states(orders) == {"published": 1, "cancelled": 1}
+    [unfinished] = orders.json_of("jobs", "list", "orders")["unfinished"]
+    facts = [unfinished[key] for key in ("batch_id", "state", "items")]
+    assert facts == [SECOND, "cancelled", 2]
+    assert orders.json_of("jobs", "retry", "orders")["batches"] == 1
+    assert _states(orders) == {"published": 1, "planned": 1}
+    assert "nothing to retry" in orders.output_of("jobs", "retry", "orders")
+    check_invariants(database)
 
 
 def test_paused_and_cancelled_batches_are_neither_launched_nor_run(

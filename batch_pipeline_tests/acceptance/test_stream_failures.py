@@ -35,7 +35,7 @@ def sandbox(sandbox: Sandbox, database_url: str) -> Sandbox:
     for name, files in (("broken", {"1.csv": b"id\n1\n"}), ("fine", {})):
         sandbox.write_stream(name)
         sandbox.land(name, files)
-    return sandbox.in_process(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    return sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
 
 
 @pytest.mark.long
@@ -76,11 +76,11 @@ def test_invalid_stream_files_are_reported_and_other_streams_are_processed(
     sandbox.write_stream("broken", batch={"max_cuont": 1}, encoding={"format": "xml"})
     sandbox.write_stream("worse", batch={"max_weight": "heavy"})
     sandbox.write_stream("unreadable").write_text("type: [")
-    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    sandbox = sandbox.in_process(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
-    broken = sandbox.run("run", "broken").stderr
+    _, _, broken = sandbox.run("run", "broken").stderr.partition("Error: ")
     assert "unknown key `max_cuont`" in broken
-    assert "`batch.max_weight`" not in broken.partition("Error: ")[2]
+    assert "`batch.max_weight`" not in broken
 
     named = sandbox.run("run", "fine")
     assert named.returncode == 0, named.stderr
@@ -96,7 +96,7 @@ def test_invalid_stream_files_are_reported_and_other_streams_are_processed(
 
     collected = sandbox.run("gc")  # the invalid streams may share the storage root
     assert (collected.returncode, collected.stdout) == (1, "")
-    assert "Error: Invalid stream files: 3" in collected.stderr
+    assert collected.stderr.startswith("Error: Invalid stream files: 3")
 
     sandbox.land("fine", {"2.csv": b"id\n2\n"})
     result = sandbox.run("run")

@@ -12,9 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.names import RANGE_START_TAG
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.stream import Stream
 from batch_pipeline_tests.acceptance.sandbox import (
     Sandbox,
     json_records,
@@ -162,23 +164,58 @@ def test_unreachable_user_database_changes_nothing(sqlite_feed: Feed) -> None:
     )
     assert unreachable.run("run").returncode == 75
     assert manifests(sqlite_feed.sandbox.streams / "orders" / "batches") == []
+    sqlite_feed.sandbox.output_of("run")
+    sqlite_feed.check_complete()
 
 
-def test_sensor_launches_new_rows(sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It registers nothing."""
+@pytest.fixture
+def stream(sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
+    """The stream of the SQLite table, in the environment of this process."""
     for name, text in sqlite_feed.sandbox.environment.items():
         monkeypatch.setenv(name, text)
-    sqlite_feed.add(1, 3)
+    with closing(Pipeline.from_environment(sqlite_feed.sandbox.environment)) as pipeline:
+        yield pipeline.stream("orders")
+
+
+def _tick(stream: Stream) -> dg.SensorResult:
+    """Evaluate the sensor of new files."""
     with (
-        closing(Pipeline.from_environment(sqlite_feed.sandbox.environment)) as pipeline,
         dg.DagsterInstance.ephemeral() as instance,
         dg.build_sensor_context(
             instance=instance, resources={"batch_pipeline": PipelineResource()}
         ) as context,
     ):
-        launched = new_files_sensor(pipeline.stream("orders"))(context)
-    assert isinstance(launched, dg.SensorResult)
+        result = new_files_sensor(stream)(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def _late_keys(stream: Stream) -> list[str]:
+    """Return the partition keys of late batches that a tick launches."""
+    firsts = [request.tags[RANGE_START_TAG] for request in _tick(stream).run_requests or ()]
+    return [key for key in firsts if key.startswith("late-")]
+
+
+def test_sensor_launches_new_rows(sqlite_feed: Feed, stream: Stream) -> None:
+    """It registers nothing."""
+    sqlite_feed.add(1, 3)
+    launched = _tick(stream)
     assert len(launched.run_requests or []) == 1
     event_types = [type(event) for event in launched.asset_events]
     backlog_check = dg.AssetCheckEvaluation
     assert event_types == [dg.AssetMaterialization, dg.AssetObservation, backlog_check]
+
+
+@pytest.mark.long
+def test_sensor_launches_late_rows_once_they_are_planned(sqlite_feed: Feed, stream: Stream) -> None:
+    sqlite_feed.add(1, 3)
+    sqlite_feed.sandbox.output_of("run")
+    sqlite_feed.add(2)
+    assert _late_keys(stream) == []
+    sqlite_feed.sandbox.output_of("reconcile")
+    late = _late_keys(stream)
+    assert len(late) == 1
+    assert late == _late_keys(stream)
+    sqlite_feed.sandbox.output_of("run")
+    assert _late_keys(stream) == []
+    sqlite_feed.check_complete()

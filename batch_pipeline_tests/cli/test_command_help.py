@@ -76,6 +76,10 @@ def test_help_of_a_command_is_complete(name: str) -> None:
     assert names[-2:-1] == ["--dry-run"] or "--dry-run" not in names
 
 
+def test_help_of_the_jobs_group_has_one_example() -> None:
+    assert help_of("jobs").count("Example:") == 1
+
+
 def test_shared_options_have_the_same_help_in_all_commands() -> None:
     shared = ("--json", "--dry-run", "--meta-table", "--all", "--batch")
     forms = defaultdict(set)

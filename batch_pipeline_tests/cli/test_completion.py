@@ -62,6 +62,7 @@ def complete_in_bash(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
         ("batch-pipeline ", [*COMMANDS]),
         ("batch-pipeline re", ["reprocess", "reconcile"]),
         ("batch-pipeline gc --", ["--unknown", "--dry-run", "--json", "--help"]),
+        ("batch-pipeline --v", ["--version"]),
         ("batch-pipeline status order_", ["order_lines"]),
         ("batch-pipeline run orders ", ["order_lines"]),
         ("batch-pipeline plan --dry-run o", ["orders", "order_lines"]),

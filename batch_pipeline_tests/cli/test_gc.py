@@ -1,6 +1,7 @@
 """The command `gc`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def run(database_url: str, tmp_path: Path) -> Run:
     return make_runner(tmp_path, database_url)
 
 
+def set_keep_superseded(tmp_path: Path, text: str) -> None:
+    """Set how long superseded generations are kept."""
+    storage = {"root": str(tmp_path / "batches"), "keep_superseded": text}
+    targets = {"warehouse": {"postgres": {"conn": "$DW"}}}
+    write_stream(tmp_path, "orders", storage=storage, targets=targets)
+
+
 def test_dry_run_lists_files_and_deletes_none(storage: GarbageHarness, run: Run) -> None:
     before = storage.there()
     result = run("gc", "orders", "--dry-run")
@@ -52,6 +60,21 @@ def test_dry_run_lists_files_and_deletes_none(storage: GarbageHarness, run: Run)
     assert done["garbage"] == dry_run["garbage"]
     assert (done["dry_run"], done["removed_files"], done["removed_bytes"]) == (False, 4, 40)
     assert not {entry["path"] for entry in done["garbage"]} & {*storage.there()}
+
+
+def test_generations_older_than_keep_superseded_are_deleted(
+    storage: GarbageHarness, run: Run, tmp_path: Path
+) -> None:
+    set_keep_superseded(tmp_path, "31d")
+    assert len(run_json(run, "gc", "orders", "--dry-run")["streams"][0]["garbage"]) == 4
+    set_keep_superseded(tmp_path, "29d")
+    lines = run("gc", "orders").stdout.splitlines()
+    assert re.fullmatch(r"  Files deleted: 7, .*:", lines[1])
+    assert lines[2:] == [
+        "       4 of attempts that ended without publishing",
+        "       3 of generations that newer ones replaced",
+    ]
+    assert len(storage.there()) == 3
 
 
 def test_unknown_files_are_listed_and_deleted_only_with_unknown(

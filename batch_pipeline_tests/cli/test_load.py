@@ -14,6 +14,7 @@ from batch_pipeline_tests.factories import encoded, item_report, limits
 from batch_pipeline_tests.load.target_scripts import GOOD, SILENT, read, script
 from batch_pipeline_tests.pipeline.load_fixture import (
     FIRST,
+    LEASE,
     SECOND,
     THIRD,
     due,
@@ -70,6 +71,17 @@ def test_failing_target_does_not_stop_the_other(
     assert "hunter2" not in result.stdout
 
 
+def test_load_during_another_load_exits_75_and_names_its_run(
+    run: Run, database: Database, tmp_path: Path
+) -> None:
+    published(database, tmp_path, 1)
+    due_batches = due(database, "good")
+    with database.loads.claim("orders", "good", due_batches, run_id="load-7", lease=LEASE):
+        result = run("load", "orders", "--target", "good")
+    assert result.exit_code == 75
+    assert "run load-7 is loading this stream into the target" in result.stderr
+
+
 def test_load_of_unknown_or_unpublished_names_is_refused(run: Run, database: Database) -> None:
     planned(database)
     unknown = [
@@ -101,8 +113,8 @@ def test_load_accepts_names_of_late_and_backfill_batches(
     publish_late_and_backfill(database, tmp_path)
     assert _loaded(run) == [FIRST, LATE, AGAIN]
     assert _loaded(run, "--batch", LATE) == [LATE]
-    of_release_0_1 = "2023:000000000001-000000000003"
-    assert _loaded(run, "--batch", f"2..3,{of_release_0_1}") == [LATE, AGAIN]
+    assert _loaded(run, "--batch", f"2..3,{AGAIN}") == [LATE, AGAIN]
+    assert _loaded(run, "--batch", "2023:000000000001-000000000003") == [AGAIN]  # of release 0.1
     assert _loaded(run, "--batch", FIRST) == [FIRST, AGAIN]  # the backfill has newer records
 
 

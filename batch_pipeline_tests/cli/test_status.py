@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import dagster as dg
@@ -278,7 +279,7 @@ def test_lines_wrap_between_words_on_a_terminal(
 ) -> None:
     """Only a path that must not be broken may exceed the width."""
     fail_attempt(project, SECOND)
-    for columns, words in ((40, ("status",)), (80, ("explain", "4"))):
+    for columns, words in product((40, 80), (("status",), ("explain", "4"))):
         lines = lines_on_terminal(monkeypatch, columns, *words)
         assert any(len(line) > columns - 12 for line in lines)
         for line in lines[1:]:

@@ -183,3 +183,9 @@ def test_invalid_value_is_rejected_without_showing_it(
         assert str(caught.value).startswith(f"{variable} ({source}): ")
         assert SENSITIVE not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+def test_printed_settings_hide_secrets() -> None:
+    url = f"postgresql://a:{SENSITIVE}@db/x"
+    settings = load_settings(environment={"BATCH_PIPELINE_INVENTORY_CONN": url})
+    assert SENSITIVE not in f"{settings!r} {settings} {settings.model_dump_json()}"

@@ -1,5 +1,6 @@
 """Proposing a stream for a folder of files."""
 
+import bz2
 import gzip
 import io
 import os
@@ -75,6 +76,7 @@ def excluded(proposal: Proposal) -> dict[str, str]:
         ("a-1.csv.gz", gzip.compress(CSV, mtime=0), "csv", None),
         ("a-1.jsonl", JSONL, "jsonl", {"id": "integer", "name": "string"}),
         ("a-1.jsonl.zst", zstandard.compress(JSONL), "jsonl", None),
+        ("a-1.ndjson.bz2", bz2.compress(JSONL), "jsonl", None),
         ("a-1.json", b'[{"id": 1},\n{"id": 2}]', "json", {"id": "integer"}),
         ("a-1.json", JSONL, "jsonl", None),
         ("a-1.parquet", parquet(), "parquet", {"id": "integer", "name": "string"}),
@@ -146,6 +148,13 @@ def test_files_that_only_match_the_pattern_are_excluded(tmp_path: Path) -> None:
     assert attributes["exclude"] == ["orders-archived-*.csv"]
 
 
+def test_include_option_selects_the_files(tmp_path: Path) -> None:
+    files = {"orders-1.csv": CSV, "orders-2.csv": CSV, "customers-1.csv": b"customer,x\n7,1\n"}
+    proposal = propose_stream(tmp_path, files, include=("customers-*.csv",))
+    assert (proposal.stream.name, proposal.plan.files) == ("customers", 1)
+    assert source_attributes(proposal)["include"] == ["customers-*.csv"]
+
+
 def test_include_option_is_kept_if_matching_files_are_left_out(tmp_path: Path) -> None:
     files = {"orders-2026-1.csv": CSV, "orders-2026-2.csv": CSV, "orders-2025-1.csv": CSV}
     files["orders-2026-notes.txt"] = b"# Notes\n\nNone.\n"
@@ -211,6 +220,7 @@ def test_folder_with_special_characters_in_its_name_is_read_back(
     ("files", "options", "problem"),
     [
         ({}, {}, "there is no file"),
+        ({"a.csv": CSV}, {"include": ("*.json",)}, r"there is no file named \*.json"),
         ({"a.csv": b"", "b.csv": b""}, {}, "all files are empty"),
         ({"a.zip": b"PK\x03\x04...."}, {}, "1 a[*].zip: is a zip archive"),
         ({"a.csv": CSV}, {"name": "my sales"}, "--name my sales: is not a valid stream name"),

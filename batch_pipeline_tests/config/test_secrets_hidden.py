@@ -9,7 +9,6 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.config.environment import load_settings
 from batch_pipeline.defs.instance.servers import GuardedServer, stop
 from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
@@ -32,7 +31,6 @@ def _stopped_server() -> GuardedServer:
 
 
 HOLDERS: dict[str, Callable[[], object]] = {
-    "settings": lambda: load_settings(environment=ENVIRONMENT),
     "pipeline": lambda: Pipeline.from_environment(ENVIRONMENT),
     "server": _stopped_server,
     "Spark settings": lambda: SparkSettings(home=Path("home"), remote=f"sc://x/;token={SENSITIVE}"),

@@ -170,6 +170,8 @@ def test_default_compression_depends_on_the_format(
         ("/data/été#1", "file:///data/%C3%A9t%C3%A9%231"),
         ("~/landing", "file:///users/zoe/landing"),
         ("file:///data/./a%20b/", "file:///data/a%20b"),
+        ("FILE:///data", "file:///data"),
+        ("s3://bucket/", "s3://bucket"),
         ("S3://bucket/a/b/", "s3://bucket/a/b"),
         ("s3a://bucket/a", "s3://bucket/a"),
         ("s3://my.bucket-1/a b//é%20c", "s3://my.bucket-1/a b//é%20c"),

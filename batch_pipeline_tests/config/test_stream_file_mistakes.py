@@ -78,12 +78,14 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("storage: {archive: ./old}", "`storage.archive` was removed; copy files elsewhere before"),
         ("storage: {root: gs://bucket/out}", "cannot read or write; expected s3://bucket/prefix, "),
         ("on_bad_record: {max_bad_ratio: 2}", "is 2; expected at most 1"),
+        ("part_files: {max_bytes: 0}", "`part_files.max_bytes` is 0; expected at least 1"),
         ("lineage: [_item]", "`lineage[1]` is '_item'; expected '_item_id', "),
         ("lineage: [_item_id, _item_id]", "is ['_item_id', '_item_id']; expected names"),
         ("schema: {mode: declared}", "`schema.file` is missing; expected the path of a JSON"),
         ("schema: {file: no.json}", "schema.file is "),
         ("stream: again", "`stream` is given twice (first on line 3)"),
         ("targets: {'a b': {command: x}}", "expected 1 to 100 letters, digits"),
+        ("targets: {-dw: {command: x}}", "expected 1 to 100 letters, digits"),
     ],
 )
 def test_invalid_attribute_is_rejected_with_its_line(
@@ -109,9 +111,12 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
         ("uri: 'gs://k:hunter2@bucket/x'", "`source.uri` has the scheme gs://, which this release"),
         ("uri: 'https://hunter2.s3.amazonaws.com/x'", "has the scheme https://, which this"),
         ("uri: 'file://host:hunter2/x'", f"{NOT_A_LOCATION}a file:///… URI"),
+        ("uri: 'file:x'", f"{NOT_A_LOCATION}a file:///… URI"),
         ("uri: '~no-such-user-hunter2/x'", NOT_A_LOCATION),
+        ("uri: ''", "`source.uri` is ''; expected some text"),
         ("uri: x, options: {delimiter: ';;'}", "`source.options.delimiter` is ';;'; expected one"),
         ("uri: x, options: {quote: ','}", "`source.options.quote` is ','; expected a character"),
+        ("uri: x, include: []", "`source.include` is []; expected at least one entry"),
         ("uri: x, max_item_size: 65535", "`source.max_item_size` is 65535; expected"),
         ("uri: x, format: text", "`source.format` text was removed; convert the files to csv, or"),
         ("uri: x, options: {columns: []}", "`source.options.columns` was removed; convert the"),
@@ -277,6 +282,7 @@ def test_more_than_ten_mistakes_are_truncated(tmp_path: Path) -> None:
         ("type: x\ninclude: [*.csv]\n", 2, "(write patterns that start with * in quotes)"),
         (MINIMAL + "---\n" + MINIMAL, 5, "a second document starts here"),
         ("type: x\na: \x01\n", 2, "a control character is not allowed"),
+        ('type: x\na: "x\\0y"\n', 2, "a text has a NUL or an unpaired surrogate"),
         ('type: x\n"a\\ud800": 1\n', 2, "a text has a NUL or an unpaired surrogate"),
         ("type: !python/name:os.system x\n", 1, "could not determine a constructor"),
         ("type: 2026-13-01\n", None, "a value cannot be read"),
@@ -286,6 +292,7 @@ def test_more_than_ten_mistakes_are_truncated(tmp_path: Path) -> None:
         ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases expand this value to more than"),
         ("type: " + "[" * 500 + "]" * 500, None, "the values are nested too deeply"),
         ("type: !!int ''\n", None, "a value does not match its tag"),
+        ("type: !!timestamp soon\n", None, "a value does not match its tag"),
     ],
 )
 def test_invalid_yaml_is_rejected(
