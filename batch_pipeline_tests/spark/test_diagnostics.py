@@ -39,13 +39,25 @@ print(pickle.load(sys.stdin.buffer)(0))
 CAUSES = {
     "module": (
         "ModuleNotFoundError: No module named 'pyarrow.lib'\n",
-        "lacks modules: pyarrow.lib. Nothing was published. Run `batch-pipeline pack packed.",
+        (
+            "lacks modules: pyarrow.lib. Nothing was published. Run `batch-pipeline pack "
+            "packed.tar.gz` and set BATCH_PIPELINE_SPARK_PACKED=packed.tar.gz, or install this "
+            "release for the Python of the executors, then run again."
+        ),
     ),
     "module of the user": (
         "ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'",
-        "Run `batch-pipeline pack packed.tar.gz --with batch_pipeline_tests` and set",
+        (
+            "lacks modules: batch_pipeline_tests.factories. Nothing was published. Run "
+            "`batch-pipeline pack packed.tar.gz --with batch_pipeline_tests` and set "
+            "BATCH_PIPELINE_SPARK_PACKED=packed.tar.gz, or install batch_pipeline_tests for the "
+            "Python of the executors, then run again."
+        ),
     ),
-    "program": ('Cannot run program "python3.11": error=2, No such file', "it has no python3.11"),
+    "program": (
+        'Cannot run program "python3.11": error=2, No such file',
+        "it has no python3.11. Nothing was published. Set PYSPARK_PYTHON to a Python 3.",
+    ),
     "version": (
         "Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
         "it has Python 3.12, and the driver has Python 3.11",
@@ -131,8 +143,16 @@ def test_missing_modules_omits_modules_that_the_driver_lacks() -> None:
 @pytest.mark.parametrize(
     ("facts", "problem", "step"),
     [
-        ({"missing_modules": ("a", "b")}, "its Python 3.11.7 lacks modules: a, b", "pack packed"),
-        ({"import_error": "bad ELF"}, "cannot import what tasks need (bad ELF)", "on the platform"),
+        (
+            {"missing_modules": ("isal", "b.c")},
+            "its Python 3.11.7 lacks modules: isal, b.c",
+            "pack packed.tar.gz --with b` and set BATCH_PIPELINE_SPARK_PACKED",
+        ),
+        (
+            {"import_error": "bad ELF"},
+            "cannot import what tasks need (bad ELF)",
+            "on the platform that built it",
+        ),
         ({"package_digest": "xyz"}, "another release of batch-pipeline", "pack packed.tar.gz"),
     ],
     ids=["missing", "broken", "release"],

@@ -168,10 +168,12 @@ def test_local_cluster_has_spark_home_in_scratch_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("master", "in_driver", "on_this_machine"),
     [
+        ("local", True, True),
         ("local[*]", True, True),
         ("local[2, 4]", True, True),
         ("local-cluster[2,1,1024]", False, True),
         ("spark://127.0.0.1:7077", False, True),
+        ("spark://localhost", False, True),
         ("spark://[::1]:7077", False, True),
         ("spark://localhost:7077,10.0.0.1:7077", False, False),
         ("spark://localhost.example.org:7077", False, False),

@@ -163,6 +163,13 @@ def test_encode_with_unreachable_store_raises(
     assert storage.names() == []
 
 
+def test_encode_with_transform_reads_and_writes_objects(session: SparkSession, bucket: str) -> None:
+    landing, storage = new_prefix(bucket), new_prefix(bucket)
+    stream = between(STREAM, landing, storage, transform=UNCHANGED)
+    files = [landing.land(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
+    assert sorted(ids(encode(session, stream, files))) == [7, 8]
+
+
 def test_cancelled_encode_leaves_neither_objects_nor_uploads(
     session: SparkSession, bucket: str
 ) -> None:

@@ -392,7 +392,7 @@ RANGED = 2_000
 
 
 def land_ranges(run: EncodeRun, data: bytes, source_format: SourceFormat) -> LandedFile:
-    """Land a file as several items of 10 KiB, each of which several tasks read."""
+    """Land a file as several items of 10 KiB."""
     run.configure(source=replace(run.stream.source, format=source_format))
     run.land(data)
     file = run.items[-1].file
@@ -406,9 +406,7 @@ def test_bad_record_of_range_has_its_line_in_the_file(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_range_bytes(monkeypatch, KIB)
-    rows = [f'{number},"two\nlines"' for number in range(RANGED)]
-    rows[1_500] = '"1500\n"'
-    file = land_ranges(run, "\n".join(["id,text", *rows]).encode(), SourceFormat.CSV)
+    file = land_ranges(run, numbered_csv(RANGED, 6, line1500='"1500\n"'), SourceFormat.CSV)
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
 
     result = run.encode(id="integer", text="string")
@@ -423,6 +421,13 @@ def test_bad_record_of_range_has_its_line_in_the_file(
     assert bad.location == run.items[bad.item_id - 1].file.location
     assert bad.location.startswith(f"{file.location}#bytes=")
     assert [one["line"] for one in records(result.quarantine_files)] == [3_002]
+
+
+def test_misfit_of_range_has_its_line_in_the_file(run: EncodeRun) -> None:
+    land_ranges(run, numbered_csv(RANGED, 6, line1999="x1999,"), SourceFormat.CSV)
+    [misfit] = run.encode(id="integer", text="string").misfits
+    assert (misfit.item_id, misfit.line) == (len(run.items), 2 * 1_999 + 2)
+    assert misfit.location == run.items[-1].file.location
 
 
 def test_large_ranges_of_jsonl_are_split_over_tasks(

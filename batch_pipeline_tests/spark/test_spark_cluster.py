@@ -24,7 +24,7 @@ from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.spark import diagnostics, task_planning
-from batch_pipeline.spark.diagnostics import is_stopped
+from batch_pipeline.spark.diagnostics import check_executors, is_stopped
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.executor_archive import build_archive
 from batch_pipeline.spark.java import JVM_OPTIONS, spark_home
@@ -240,6 +240,17 @@ def test_executors_need_only_the_packed_archive(
 
     assert [part.sha256 for part in written] == local_digests
     assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
+
+
+def test_executors_without_the_python_are_reported(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = cluster.session()
+    monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
+    with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
+        check_executors(session.sparkContext)
+    assert "it has no /no/such/python" in str(raised.value)
+    assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
 
 
 def test_executors_without_a_module_of_the_transform_are_reported(

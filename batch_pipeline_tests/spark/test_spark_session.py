@@ -179,7 +179,6 @@ sys.stdin.read()
 """
 
 SERVER_HELD_OPEN = """
-from batch_pipeline.spark.session import SparkSettings, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer
 SparkConnectServer(settings.home).start()
 print(json.dumps([process.pid for process in family()]), flush=True)
@@ -348,7 +347,7 @@ def test_error_of_connect_session_does_not_show_its_token(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         remote = remote.format(port=unused.getsockname()[1])
-        with pytest.raises(error, match=message) as raised:
+        with pytest.raises(error, match=f"^{message}") as raised:
             open_session(SparkSettings(home=tmp_path, remote=remote))
     assert "hidden" not in str(raised.value)
 

@@ -54,6 +54,7 @@ def items_of(*weights: int, ending: str = "csv") -> list[Item]:
         ([2 * MIB] * 35, [9, 8, 9, 9]),
         ([1, 99 * MIB, 1, 1], [1, 1, 2]),
         ([1] * 1_000, [250] * 4),
+        ([1] * 2_000, [250] * 8),
         ([63 * MIB] * 16, [1] * 16),
         ([31 * MIB] * 272, [4] * 68),
     ],
@@ -113,6 +114,7 @@ def test_plan_tasks_of_any_items_has_each_once_and_equal_costs(weights: list[int
         ([180 * MIB, 180 * MIB], [6, 6]),
         ([1, 30 * MIB], [1, 3]),
         ([37 * MIB] * 10, [1] * 10),
+        ([63 * MIB] * 40, [1] * 40),
         ([65 * MIB] * 40, [2] * 40),
     ],
 )

@@ -190,6 +190,7 @@ def test_transform_on_workers_reads_other_files_if_one_is_bad(run: EncodeRun) ->
     [
         ("raises", r"at transforms.py:\d+ in raises \(ValueError: no 7 columns in 1\)"),
         ("raises_on_workers", r"at transforms.py:\d+ in <lambda> \(ZeroDivisionError: "),
+        ("wrong_attribute", r"at transforms.py:\d+ in wrong_attribute \("),
         ("wrong_column", r"UNRESOLVED_COLUMN.* `nope` cannot be resolved"),
         ("bad_cast", r"CAST_INVALID_INPUT.* 'x0' .*cannot be cast"),
         ("duplicate_names", r"column 'id' is duplicated"),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, functions
@@ -70,6 +71,13 @@ def blocked(frame: DataFrame) -> DataFrame:
             yield part
 
     return frame.mapInPandas(hold, frame.schema)
+
+
+def wrong_attribute(frame: DataFrame) -> DataFrame:
+    """Call a method that does not exist."""
+    untyped: Any = frame
+    given: DataFrame = untyped.nope()
+    return given
 
 
 def wrong_column(frame: DataFrame) -> DataFrame:

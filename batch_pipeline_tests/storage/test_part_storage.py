@@ -123,6 +123,13 @@ def test_point_to_does_not_overwrite_another_file(tmp_path: Path, existing: str)
     assert content(uri) == existing.encode()
 
 
+def test_point_to_write_error_raises(tmp_path: Path) -> None:
+    (tmp_path / "manifests").write_text("")
+    with pytest.raises(StorageUnavailableError, match=r"g1\.json"):
+        storage_at(to_uri(tmp_path)).point_to(manifest())
+    assert Root(to_uri(tmp_path)).names() == ["manifests"]
+
+
 @pytest.mark.usefixtures("bucket")
 def test_storage_in_missing_bucket_raises() -> None:
     storage = storage_at("s3://no-such-bucket-of-ours/batches")

@@ -169,9 +169,10 @@ def read(uri: str) -> bytes:
         return file.read()
 
 
-def test_object_of_one_part_is_written_with_one_request(bucket: str, faults: Faults) -> None:
-    upload_parts(f"{bucket}/a", bytes(8 * MIB)).commit()
-    assert read(f"{bucket}/a") == bytes(8 * MIB)
+@pytest.mark.parametrize("data", [b"", bytes(8 * MIB)], ids=["empty", "part"])
+def test_small_object_is_written_with_one_request(bucket: str, faults: Faults, data: bytes) -> None:
+    upload_parts(f"{bucket}/a", data).commit()
+    assert read(f"{bucket}/a") == data
     assert (faults.count("PUT"), faults.count("POST")) == (1, 0)
 
 

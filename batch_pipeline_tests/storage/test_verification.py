@@ -118,6 +118,7 @@ def test_matching_manifest_file_has_no_problem(published: PublishedBatch, tmp_pa
         ({"token": OTHER}, "belongs to an attempt other than the published one"),
         ({"generation": 2}, "has another generation"),
         ({"part_files": []}, "has other part_files than the inventory"),
+        ({"part_files": 7}, "has other part_files than the inventory"),
         ({"part_files": ["a"]}, "has other part_files than the inventory"),
         ({"quarantine_files": []}, "has other quarantine_files than the inventory"),
         ({"records": {"written": 4}}, "has counters that differ from the inventory's"),
