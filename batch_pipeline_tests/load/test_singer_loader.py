@@ -87,6 +87,14 @@ def test_batch_without_records_is_loaded_with_a_state_only(tmp_path: Path) -> No
     assert types == ["STATE", "SCHEMA", "RECORD", "RECORD", "STATE"]
 
 
+def test_several_generations_are_loaded_by_one_process(tmp_path: Path) -> None:
+    loadings = [loading(tmp_path, number) for number in (1, 2, 3)]
+    loadings[2] = replace(loadings[2], manifest=replace(loadings[2].manifest, schema_version=2))
+    assert len(list(loader(tmp_path, scripts.GOOD).load_together(loadings))) == 3
+    types = [message["type"] for message in read(tmp_path) if message["type"] != "RECORD"]
+    assert types == ["SCHEMA", "STATE", "STATE", "SCHEMA", "STATE"]
+
+
 def test_generation_is_returned_as_soon_as_its_state_is_printed(tmp_path: Path) -> None:
     loadings = [loading(tmp_path, 1), loading(tmp_path, 2)]
     loaded = loader(tmp_path, scripts.EAGER).load_together(loadings)

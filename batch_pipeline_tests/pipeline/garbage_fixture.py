@@ -21,21 +21,8 @@ from batch_pipeline_tests.factories import encoded, part_file, stream
 from batch_pipeline_tests.seeds import LEASE, claimed, execute, planned
 
 DAY = timedelta(days=1)
-COLLECT = """
-import sys
-from datetime import timedelta
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline.model.load import PostgresTarget
-from batch_pipeline.model.stream import Storage
-from batch_pipeline.pipeline.collect_garbage import collect_garbage
-from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.factories import stream
-database = open_database(sys.argv[1], migrated=None)
-day = timedelta(days=1)
-storage = Storage(root=sys.argv[2], keep_superseded=day, keep_loaded=7 * day)
-orders = stream(storage=storage, targets=(PostgresTarget(name="warehouse", conn="$DW"),))
-collect_garbage(orders, [], database.stored_attempts, PartFileStorage(storage))
-"""
+# The generations whose files are marked as removed.
+MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

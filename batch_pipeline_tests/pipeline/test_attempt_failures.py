@@ -12,6 +12,7 @@ from batch_pipeline.model.errors import (
     BadFileError,
     BatchDataError,
     ConfigurationError,
+    ConflictError,
     DatabaseUnreachableError,
     FencedError,
     InvariantError,
@@ -89,6 +90,7 @@ def test_missing_part_file_or_short_quarantine_file_fails_the_attempt(
     harness.encoder.script = [{"quarantine_files": (part_file(uri=to_uri(short)),)}]
     with pytest.raises(ConfigurationError, match=r"with 100 B, .* it has 1 B\."):
         harness.encode()
+    assert harness.attempts()[-1][0] == "failed"
 
 
 def test_record_counts_that_disagree_fail_the_attempt(harness: EncodeHarness) -> None:
@@ -133,6 +135,13 @@ def test_error_is_kept_if_its_files_cannot_be_deleted(harness: EncodeHarness) ->
     ((status, error, *_),) = harness.attempts()
     assert status == "abandoned"  # not a data error
     assert "no space left on device" in error
+
+
+def test_encode_of_a_running_batch_is_rejected(harness: EncodeHarness) -> None:
+    with claimed(harness.database, harness.batch), pytest.raises(ConflictError, match="is running"):
+        harness.encode()
+    assert harness.encoder.requests == []
+    assert harness.attempts() == [("running", None, None, None)]
 
 
 def _take_over(harness: EncodeHarness) -> Manifest:

@@ -17,6 +17,7 @@ from batch_pipeline.storage.verification import manifest_file_problem
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
+    MARKS,
     GarbageHarness,
     open_bucket_harness,
     open_garbage_harness,
@@ -25,7 +26,6 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
 from batch_pipeline_tests.seeds import claimed, planned, query
 
 HEX = "0123456789abcdef0123456789abcdef"
-REMOVED = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at'"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def disk(database: Database, tmp_path: Path) -> GarbageHarness:
     return open_garbage_harness(database, tmp_path / "batches")
 
 
-# Without `--long`, storage/test_part_storage_in_s3.py collects garbage in a bucket.
+# Without `--long`, storage/test_part_storage.py collects garbage in a bucket.
 @pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.long)])
 def harness(request: pytest.FixtureRequest, database: Database) -> GarbageHarness:
     """Two planned batches and an empty storage root, on a disk and in a bucket."""
@@ -76,7 +76,7 @@ def test_superseded_generation_is_deleted_after_keep_superseded(harness: Garbage
     assert paths(collected) == sorted(first, key=lambda name: "manifests" not in name)
     assert collected.files(Reason.SUPERSEDED) == 3
     assert harness.there() == live
-    assert query(harness.database, REMOVED) == [(1,)]
+    assert query(harness.database, MARKS) == [(1,)]
     assert query(harness.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(4,)]
 
 
@@ -101,6 +101,23 @@ def test_live_files_are_recognized_after_the_storage_moved(
     storage = Storage(root=to_uri(tmp_path / "moved"))
     moved = replace(disk, root=tmp_path / "moved", stream=replace(disk.stream, storage=storage))
     assert moved.collect(with_unknown=True).garbage == ()
+
+
+def test_files_of_unknown_attempts_are_only_deleted_on_request(disk: GarbageHarness) -> None:
+    stem = "orders-00000001-00000003-a1-0badf00d"
+    mine = [f"{stem}-00000000-abcdef01.jsonl.gz", "manifests/orders-00000001-00000003.g9.json"]
+    other = f"clicks{stem.removeprefix('orders')}-00000000-abcdef01.jsonl.gz"
+    for name in (*mine, other):
+        disk.put(name)
+    disk.age(6 * DAY)
+    assert disk.collect() == replace(disk.collect(), unknown=())
+    disk.age(2 * DAY)
+    collected = disk.collect()
+    assert collected.garbage == ()
+    assert [unknown.file.path for unknown in collected.unknown] == mine[::-1]
+    assert len(disk.there()) == 3
+    assert disk.collect(with_unknown=True).removed_files == 2
+    assert disk.there() == [other]
 
 
 def test_temporary_files_are_deleted_after_a_day(harness: GarbageHarness) -> None:

@@ -16,6 +16,7 @@ from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
+    MARKS,
     GarbageHarness,
     open_garbage_harness,
     paths,
@@ -23,7 +24,6 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
 from batch_pipeline_tests.seeds import LEASE, execute, has_lock_waiters, query
 
 FIRST = "00000001-00000003"
-MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
 
 
 @pytest.fixture
@@ -96,6 +96,15 @@ def test_generation_with_a_running_load_is_kept(harness: GarbageHarness) -> None
         assert harness.collect().garbage == ()
     execute(harness.database, "UPDATE batch_pipeline.load SET lease_until = now() - interval '1 s'")
     assert len(harness.collect().garbage) == 3
+
+
+def test_superseded_generation_is_deleted_once_it_is_loaded(harness: GarbageHarness) -> None:
+    harness.load_all("warehouse")
+    first = harness.there()
+    harness.published()
+    harness.age()
+    assert sorted(paths(harness.collect())) == first
+    assert len(harness.there()) == 3
 
 
 def test_next_generation_of_a_deleted_one_is_due_and_kept_until_loaded(

@@ -14,14 +14,28 @@ from batch_pipeline.model.garbage import StoredFile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.pipeline.garbage_fixture import (
-    COLLECT,
     DAY,
+    MARKS,
     GarbageHarness,
     open_bucket_harness,
     open_garbage_harness,
     paths,
 )
 from batch_pipeline_tests.seeds import claimed, query
+
+COLLECT = """
+import sys
+from datetime import timedelta
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.collect_garbage import collect_garbage
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.factories import stream
+database = open_database(sys.argv[1], migrated=None)
+storage = Storage(root=sys.argv[2], keep_superseded=timedelta(days=1))
+orders = stream(storage=storage)
+collect_garbage(orders, [], database.stored_attempts, PartFileStorage(storage))
+"""
 
 
 @pytest.fixture
@@ -141,10 +155,16 @@ def test_collecting_while_publishing_keeps_live_files(harness: GarbageHarness) -
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["collect.listed", "collect.judged", "collect.marked", "collect.before_remove"]
+    ("failpoint", "marks"),
+    [
+        ("collect.listed", []),
+        ("collect.judged", []),
+        ("collect.marked", [(1,)]),
+        ("collect.before_remove", [(1,)]),
+    ],
 )
 def test_killed_collector_is_completed_by_the_next(
-    disk: GarbageHarness, database_url: str, failpoint: str
+    disk: GarbageHarness, database_url: str, failpoint: str, marks: list[tuple[int]]
 ) -> None:
     disk.failed()
     disk.published()
@@ -154,7 +174,7 @@ def test_killed_collector_is_completed_by_the_next(
     arguments = (database_url, disk.stream.storage.root)
     killed = run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill")
     assert killed == -signal.SIGKILL
-    assert disk.there() == before
+    assert (disk.there(), query(disk.database, MARKS)) == (before, marks)
     assert paths(disk.collect()) == garbage
     assert disk.there() == sorted({*before} - {*garbage})
 

@@ -14,6 +14,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     ConfigurationError,
+    LoadRunningError,
     PartFileChangedError,
     TargetFailedError,
 )
@@ -23,7 +24,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.pipeline.load import load
 from batch_pipeline.storage.verification import content_problem
-from batch_pipeline_tests.concurrency import eventually, is_running, run_python
+from batch_pipeline_tests.concurrency import eventually, is_running, run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import loader, read
@@ -196,10 +197,22 @@ def test_target_that_cannot_be_started_ends_the_load(database: Database, tmp_pat
     assert [row[:3] for row in rows(database)] == [(1, 1, "failed")]
 
 
+def test_concurrent_loads_send_each_batch_once(database: Database, tmp_path: Path) -> None:
+    published(database, tmp_path)
+    context = load_context(database, tmp_path, scripts.GOOD)
+    results = together(*[lambda: load_due(context)] * 2)
+    assert ALL_LOADED in results
+    for result in results:
+        assert isinstance(result, LoadRunningError) or result in (ALL_LOADED, [])
+    assert process_count(tmp_path) == 1
+    assert [row[1:3] for row in rows(database)] == [(1, "succeeded")] * 3
+
+
 @pytest.mark.parametrize(
     ("point", "recorded"),
     [
-        pytest.param("load.before_claim_commit", 0, marks=pytest.mark.long),
+        ("load.before_claim_commit", 0),
+        # Without `--long`, guarantees/test_crashes.py kills a load here.
         pytest.param("load.acknowledged", 0, marks=pytest.mark.long),
         ("load.before_commit", 0),
         ("load.after_commit", 1),

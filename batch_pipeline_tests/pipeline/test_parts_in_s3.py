@@ -22,9 +22,7 @@ from batch_pipeline.storage.verification import (
     size_problem,
     verify_contents,
 )
-from batch_pipeline_tests.encode.writers.published_parts import (
-    published_lines,
-)
+from batch_pipeline_tests.encode.writers.published_parts import published_lines
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.warehouse import APPEND, ID, NAME, Warehouse, schema_of
@@ -32,8 +30,10 @@ from batch_pipeline_tests.pipeline.load_fixture import due, load_context, orders
 from batch_pipeline_tests.seeds import claimed, planned
 from batch_pipeline_tests.singer.tap.tap_fixture import (
     ListedSource,
+    printed,
     sent,
     signals_restored,
+    tap_class,
 )
 from batch_pipeline_tests.store_faults import Faults
 
@@ -150,6 +150,18 @@ def test_tap_sends_unescaped_object_uris(tmp_path: Path, bucket: str) -> None:
     [_, batch, _] = sent(ListedSource([manifest]), config={"mode": "batch"})
     assert batch["manifest"] == [part.uri for part in manifest.part_files]
     assert batch["manifest"][0].startswith(f"{bucket}/a b+é%20/orders-1-")
+
+
+def test_tap_without_access_ends_with_a_retryable_error(
+    tmp_path: Path, bucket: str, faults: Faults
+) -> None:
+    manifest = move_to_s3(published_lines(tmp_path, ONE), bucket)
+    faults.refuse(403, "ExpiredToken")
+    for mode in ("batch", "record"):
+        tap = tap_class(ListedSource([manifest]))(config={"mode": mode})
+        lines = printed(tap, until=RetryableError)
+        assert all(b'"BATCH"' not in line and b'"RECORD"' not in line for line in lines)
+        assert all(b'publish_number":1' not in line.replace(b" ", b"") for line in lines)
 
 
 @pytest.mark.parametrize(

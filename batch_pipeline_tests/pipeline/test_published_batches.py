@@ -21,7 +21,11 @@ from batch_pipeline.inventory import manifests
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.model.batch import Batch
-from batch_pipeline.model.errors import ConfigurationError, UnknownBatchError
+from batch_pipeline.model.errors import (
+    BatchNotPublishedError,
+    ConfigurationError,
+    UnknownBatchError,
+)
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches, _to_pandas
@@ -152,6 +156,13 @@ def test_pandas_keeps_integers_and_booleans_beside_nulls() -> None:
     assert [str(kind) for kind in frame.dtypes] == ["Int64", "boolean"]
 
 
+def test_unpublished_batch_is_rejected(published: PublishedStream) -> None:
+    with pytest.raises(BatchNotPublishedError, match="its state is planned") as caught:
+        InventoryBatches(published.database).partitions("orders", published.keys[:1])
+    for word in (published.keys[0], "orders/batches", "Materialize"):
+        assert word in str(caught.value)
+
+
 def test_unknown_key_and_stream_are_rejected(published: PublishedStream, source: Any) -> None:
     published.encode(published.batches[0], 1)
     with pytest.raises(UnknownBatchError, match="00000077"):
@@ -207,15 +218,17 @@ def test_incompatible_manifest_file_is_rejected(published: PublishedStream) -> N
         assert path.name in str(caught.value)
 
 
-def test_batches_in_a_bucket_are_read_as_tables_and_spark_frames(
+def test_batches_on_disk_and_in_a_bucket_are_read_as_spark_frames(
     published: PublishedStream, bucket: str, object_store: ObjectStore, spark: SparkSession
 ) -> None:
-    """The root is a copy, and Spark reads it without Hadoop's S3 client."""
+    """The bucket has a copy of the root, and Spark reads it without Hadoop's S3 client."""
     published.encode(published.batches[0], 1, 2)
     parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
     published.context = replace(published.context, stream=parquet)
     published.encode(published.batches[1], 3)
     published.encode(published.batches[2])
+    frame = InventoryBatches(published.database).current("orders").to_spark(spark)
+    assert frame.filter("city = 'city 3'").count() == 1
     for path in published.root.rglob("*.*"):
         object_store.client().put_object(
             Bucket=bucket.removeprefix("s3://"),

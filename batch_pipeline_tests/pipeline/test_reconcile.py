@@ -45,8 +45,9 @@ def test_reconcile_only_closes_attempts_with_expired_leases(
         expire(database, stuck)
         assert _reconcile(database, storage, "clicks") == Reconciled(attempts=0, pointers=0)
         assert _reconcile(database, storage) == Reconciled(attempts=1, pointers=0)
-    states = [status.state for status in database.batches.statuses("orders")]
-    assert states == [BatchState.RUNNING, BatchState.INTERRUPTED]
+    states = [(status.state, status.error) for status in database.batches.statuses("orders")]
+    interrupted = BatchState.INTERRUPTED, "the worker exited without reporting"
+    assert states == [(BatchState.RUNNING, None), interrupted]
 
 
 def test_reconcile_writes_missing_manifest_files(

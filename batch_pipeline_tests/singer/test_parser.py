@@ -115,12 +115,18 @@ def test_record_line_keeps_text_and_digits() -> None:
     ("line", "message", "key"),
     [
         (b"[1]", "expected a JSON object", None),
+        (b'"RECORD"', "expected a JSON object", None),
         (b'{"type":"RECORDS"}', "expected SCHEMA, ", "type"),
         (b'{"stream":"orders"}', "is missing;", "type"),
+        (b'{"type":1}', "; expected ", "type"),
+        (b'{"type":"STATE"}', "is missing;", "value"),
         (b'{"type":"STATE","value":null}', "; expected ", "value"),
+        (b'{"type":"SCHEMA","stream":"a"}', "is missing;", "schema"),
         (b'{"type":"SCHEMA","stream":"a","schema":{}}', "is missing;", "schema.properties"),
         (b'{"type":"SCHEMA","stream":"","schema":{}}', "; expected ", "stream"),
         (b'{"type":"RECORD","stream":"orders"}', "is missing;", "record"),
+        (RECORD + b"[1]}", "; expected ", "record"),
+        (b'{"type":"RECORD","stream":7,"record":{}}', "; expected ", "stream"),
         (RECORD + b'{},"version":true}', "; expected ", "version"),
         (RECORD + b'{},"time_extracted":7}', "; expected `str | null`", "time_extracted"),
         (b'{"type":"RECORD","stream":"x","record":{}}', "Have the tap write SCHEMA first", None),
@@ -131,12 +137,14 @@ def test_record_line_keeps_text_and_digits() -> None:
         (_batch(stream="x"), "Have the tap write SCHEMA first", None),
         (_batch(manifest=[]), "is empty", "manifest"),
         (_batch(manifest=["a", "a"]), "has 'a' twice", "manifest"),
+        (_batch(manifest="a"), "; expected ", "manifest"),
         (_batch(manifest=[""]), "; expected an array, each element `str`", "manifest"),
         (_encoded(compression="gzip"), "is missing", "encoding.format"),
         (_encoded(compression="gzip", format="csv"), "is 'csv'; expected jsonl", "encoding.format"),
         (_encoded(format="avro"), SET_ENCODING, "encoding.format"),
         (_encoded(format="jsonl", compression="bz2"), SET_ENCODING, "encoding.compression"),
         (_encoded(format="jsonl", level=1), SET_ENCODING, "encoding.level"),
+        (_batch(encoding="jsonl"), "; expected ", "encoding"),
     ],
 )
 def test_invalid_line_is_rejected_with_line_and_key(
@@ -162,6 +170,16 @@ def test_invalid_line_is_rejected_with_line_and_key(
 )
 def test_line_that_is_not_json_is_rejected(line: bytes) -> None:
     assert str(_error_of(line)).startswith("Line 7: is not JSON (")
+
+
+def test_message_of_missing_manifest() -> None:
+    line = b'{"type":"BATCH","stream":"orders","encoding":{"format":"jsonl"}}'
+    assert str(_error_of(line)) == (
+        "Line 7, stream 'orders', key `manifest`: is missing; the message cannot be understood "
+        "without it. Records after the last printed STATE may have landed and arrive twice. "
+        "Correct the program that wrote the line, then run again from the last STATE that was "
+        "printed."
+    )
 
 
 _JSON = st.recursive(

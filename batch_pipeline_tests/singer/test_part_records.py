@@ -29,6 +29,7 @@ from batch_pipeline_tests.encode.writers.published_parts import (
     published_lines,
     published_table,
 )
+from batch_pipeline_tests.factories import manifest, part_file
 
 HEAD = b'{"type":"RECORD","stream":"sales","record":'
 ONE, TWO, THREE = b'{"order_id":1}', b'{"order_id":2}', b'{"order_id":3}'
@@ -167,10 +168,18 @@ def test_missing_part_file_is_rejected(tmp_path: Path) -> None:
     )
 
 
+def test_folder_instead_of_part_file_is_rejected(tmp_path: Path) -> None:
+    size = tmp_path.stat().st_size
+    one = manifest(part_files=(part_file(uri=f"file://{tmp_path}", size_bytes=size),))
+    with pytest.raises(BatchDataError, match="cannot be read"):
+        next(record_lines(one))
+
+
 def test_changed_part_file_is_rejected(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
     for content, problem in (
         (b"short", "has 5 B, published: 15 B"),
+        (1_000 * b"x", "has 1,000 B, published: 15 B"),
         (b'{"order_id":9}\n', "has the SHA-256"),
     ):
         part_paths(one)[0].write_bytes(content)

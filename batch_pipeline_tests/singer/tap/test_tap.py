@@ -477,3 +477,4 @@ def test_unreadable_config_exits_with_message(
     error = capsys.readouterr().err
     assert error.startswith("Error: A file of the tap cannot be read: ")
     assert error.endswith(". Nothing was sent.\n")
+    assert "Traceback" not in error

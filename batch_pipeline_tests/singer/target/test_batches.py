@@ -37,6 +37,8 @@ def test_ambiguous_or_invalid_line_is_rejected_with_location(tmp_path: Path) -> 
     for line, problem in (
         (b'{"a":1}\x0c', "is not a JSON object"),
         (b'{"a":"\\ud800"}', "is not a JSON object"),
+        (b'{"a":"\xff"}', "is not a JSON object"),
+        (b"[1]", "is not a JSON object"),
         (b'{"a":1e99999999999999999999}', "has a value that cannot be represented"),
         (b'{"a":1,"a":2}', "has a twice"),
         (rb'{"a":1,"a":"\u003a"}', "has a twice"),

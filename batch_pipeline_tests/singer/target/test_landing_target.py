@@ -1,6 +1,7 @@
 """The Singer target with a real inventory: landed files, their order, and printed STATEs."""
 
 import json
+import shutil
 from decimal import Decimal
 from hashlib import md5
 from typing import Any
@@ -15,6 +16,7 @@ from batch_pipeline.model.errors import ConfigurationError, RetryableError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source
 from batch_pipeline.singer.parser import MessageError
+from batch_pipeline.singer.target import landing_files
 from batch_pipeline.singer.target.sink import RecordKeyMissingError
 from batch_pipeline_tests.singer.target.target_fixture import (
     TargetHome,
@@ -343,6 +345,21 @@ def test_landing_folder_that_is_a_file_is_rejected(home: TargetHome) -> None:
     (home.root / "file").touch()
     text = f"The landing folder {home.root}/file"
     home.assert_error(ConfigurationError, text, schema(), landing_root=str(home.root / "file"))
+
+
+def test_deleted_landing_folder_stops_the_target(
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing = home.root / "home/landing/orders"
+
+    def delete_landing_folder(name: str) -> None:
+        if name == "target.before_rename":
+            shutil.rmtree(landing)
+
+    monkeypatch.setattr(landing_files, "failpoint", delete_landing_folder)
+    messages = schema(), record(1), state(1)
+    printed = home.assert_error(ConfigurationError, "The landing folder", *messages)
+    assert printed == home.files() == []
 
 
 CUT = """
