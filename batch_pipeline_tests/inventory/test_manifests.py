@@ -269,8 +269,8 @@ def test_accepted_change_is_reported_until_republished(database: Database) -> No
         what = replace(encoded(), result=result, weight=31)
         database.attempts.publish(attempt, what, stream())
     planned(database, 1, name="other")
-    before, result = row_counts(database), audit(database)
-    assert (result.batches, result.is_clean) == (1, True)
+    before, found = row_counts(database), audit(database)
+    assert (found.batches, found.is_clean) == (1, True)
     assert row_counts(database) == before
 
 
