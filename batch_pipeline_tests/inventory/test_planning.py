@@ -152,7 +152,7 @@ def test_adjacent_ranges_up_to_largest_id_are_accepted(database: Database) -> No
     stored = _stored_batches(database)
     for first_id, last_id, text in (
         (99, 99, "[99,100)"),
-        (MAX_ID, MAX_ID, f"[{MAX_ID},{MAX_ID + 1})"),
+        (MAX_ID, MAX_ID, f"[{MAX_ID},"),
     ):
         overlaps = pytest.raises(InvariantError, match="the database refused a batch that overlaps")
         with overlaps as caught:
