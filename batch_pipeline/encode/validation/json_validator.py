@@ -296,15 +296,15 @@ class JsonValidator:
         """Examine a record, and add it to the segment if it is valid."""
         line, place = result.chunk.lines[at], result.chunk.line_numbers[at]
         try:
-            valid = self._validator.validate(line, self._decoder, place=place)
+            text, record, is_rescued = self._validator.validate(line, self._decoder, place=place)
         except BadRecordError as error:
             result.bad[at] = str(error)
             segment.records.pop(at, None)
             return
-        if valid.line != line:
-            result.changed_lines[at] = valid.line
-        result.rescued += valid.is_rescued
-        segment.records[at] = valid.record
+        if text != line:
+            result.changed_lines[at] = text
+        result.rescued += is_rescued
+        segment.records[at] = record
 
     def _build_columns(self, segment: _Segment, result: _ChunkResult) -> None:
         """Build the columns, and examine the records with values that the decoder did not check."""
