@@ -12,7 +12,6 @@ from datetime import timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batch_pipeline.model.batch import MAX_ID
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
@@ -214,7 +213,7 @@ class TableSource(SourceFiles):
     def __post_init__(self) -> None:
         key = "source.meta_table"
         object.__setattr__(self, "within", Roots(uris=self.roots, key=f"{key}.roots"))
-        settle, weight, has_times = self.settle, self.on_bad_weight, self.imported is not None
+        settle, has_times = self.settle, self.imported is not None
         fits = settle is None or settle > timedelta(0)
         require(fits, f"{key}.settle", str(settle), "more than 0 s")
         expected = f"none without `{key}.imported`, the column of insert times"
@@ -222,8 +221,6 @@ class TableSource(SourceFiles):
         expected = f"another one, or `{key}.imported`, the column of insert times"
         fits = self.ceiling is not Strategy.SETTLE or has_times
         require(fits, f"{key}.ceiling", self.ceiling, expected)
-        fits = weight is None or 0 <= weight <= MAX_ID
-        require(fits, f"{key}.on_bad_weight", weight, "a whole number from 0 to 2^63 - 1")
 
     @property
     def place(self) -> str:
