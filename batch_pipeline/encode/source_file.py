@@ -245,10 +245,8 @@ class Prefetcher:
     def _start_more(self) -> None:
         while self._waiting and len(self._requests) < _MAX_REQUESTS:
             size_bytes = self._waiting[0].size_bytes or 0
-            if (
-                sum(size for size, _ in self._requests.values()) + size_bytes
-                > _MAX_PREFETCHED_BYTES
-            ):
+            requested_bytes = sum(size for size, _ in self._requests.values())
+            if requested_bytes + size_bytes > _MAX_PREFETCHED_BYTES:
                 return
             file = self._waiting.popleft()
             if self._threads is None:

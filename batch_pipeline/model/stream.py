@@ -375,9 +375,8 @@ def _values(part: str, lowest: int, highest: int, names: dict[str, int]) -> set[
         return set()  # `5/10` means different things to different schedulers
     start = lowest if first is None else _number(first, names)
     end = highest if first is None else start if last is None else _number(last, names)
-    is_step = (
-        1 <= step <= (highest - lowest if last is None else end)
-    )  # a range from 0 to 0 has no valid step
+    # A range from 0 to 0 has no valid step.
+    is_step = 1 <= step <= (highest - lowest if last is None else end)
     if not is_step or not lowest <= start <= end <= highest:
         return set()
     return set(range(start, end + 1, step))
@@ -421,9 +420,8 @@ class Stream:
         checked_name(self.name)
         shown = [name.value for name in self.lineage]
         require(len({*shown}) == len(shown), "lineage", shown, "names, each once")
-        fits: object = (
-            self.max_item_bytes is None or LineageColumn.RECORD_NUMBER not in self.lineage
-        )
+        has_numbers = LineageColumn.RECORD_NUMBER in self.lineage
+        fits = self.max_item_bytes is None or not has_numbers
         expected = "none with `lineage: [_record_number]`, which counts from a file's start"
         require(fits, "source.max_item_size", self.max_item_bytes, expected)
         table, least = self.user_table, self.limits.min_weight
