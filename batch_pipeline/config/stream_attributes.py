@@ -638,9 +638,9 @@ def _mapped(stream: Stream, declared_json: Any) -> Stream:
     stream = replace(stream, alias=alias, mapped_keys=mapped_keys)
     if declared_json is None:
         return stream
-    mapped = mapper.schema(declared_json)
+    mapped, objects = mapper.schema(declared_json)
     return replace(
         stream,
-        schema=replace(stream.schema, declared=schema_of(mapped.schema)),
-        mapping=replace(stream.mapping, flat_objects=mapped.objects),
+        schema=replace(stream.schema, declared=schema_of(mapped)),
+        mapping=replace(stream.mapping, flat_objects=objects),
     )

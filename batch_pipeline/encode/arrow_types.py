@@ -158,11 +158,8 @@ def _kind(plain: pa.DataType) -> ColumnType | None:
     if at.is_timestamp(plain):
         return ColumnType.LOCAL_TIMESTAMP if plain.tz is None else ColumnType.TIMESTAMP
     if at.is_map(plain):
-        return (
-            ColumnType.OBJECT
-            if _kind(plain_type(plain.key_type)) is ColumnType.STRING
-            else ColumnType.ARRAY
-        )
+        has_text_keys = _kind(plain_type(plain.key_type)) is ColumnType.STRING
+        return ColumnType.OBJECT if has_text_keys else ColumnType.ARRAY
     return next((kind for matches, kind in _KINDS if matches(plain)), None)
 
 

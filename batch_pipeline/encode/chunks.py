@@ -6,7 +6,7 @@ remain in the counts of the chunk, so that every record read is accounted for at
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -81,31 +81,52 @@ class Table(_Records):
         return int(self.batch.num_rows)
 
 
-def numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+def remaining(
+    chunk: "Chunk",
+    rows: Sequence[int],
+    bad: Mapping[int, tuple[str, bytes]],
+    *,
+    filtered: int = 0,
+    rescued: int = 0,
+) -> dict[str, Any]:
+    """Return the numbers and counts of a chunk of which these rows remain.
+
+    `bad` has the reason and the text of each malformed row; `filtered` and `rescued` are added.
+    """
+    malformed = (
+        MalformedRecord(line=chunk.line_numbers[row], reason=reason, raw=raw)
+        for row, (reason, raw) in sorted(bad.items())
+    )
+    return {
+        "line_numbers": _numbers_at(chunk.line_numbers, rows),
+        "record_numbers": _numbers_at(chunk.record_numbers, rows),
+        "bad": (*chunk.bad, *malformed),
+        "filtered": chunk.filtered + filtered,
+        "rescued": chunk.rescued + rescued,
+    }
+
+
+def _numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
     """Return the numbers of the remaining rows; if no row was removed, they stay lazy."""
     return numbers if len(rows) == len(numbers) else [numbers[row] for row in rows]
 
 
 def move_rows_to_bad(table: Table, reasons: Mapping[int, str]) -> Table:
     """Return the table with the rows that have a reason moved to `bad`, as JSON text."""
-    if not reasons:
+
+    def text(row: int) -> bytes:
+        return json_text(table.batch.slice(row, 1).to_pylist()[0], OnNonfinite.STRING)
+
+    return set_rows_aside(table, {row: (reason, text(row)) for row, reason in reasons.items()})
+
+
+def set_rows_aside(table: Table, rows: Mapping[int, tuple[str, bytes]]) -> Table:
+    """Return the table with rows moved to `bad`, each for a reason and with a text."""
+    if not rows:
         return table
-    bad = tuple(
-        MalformedRecord(
-            line=table.line_numbers[row],
-            reason=reasons[row],
-            raw=json_text(table.batch.slice(row, 1).to_pylist()[0], OnNonfinite.STRING),
-        )
-        for row in sorted(reasons)
-    )
-    good = [row for row in range(table.good) if row not in reasons]
-    return replace(
-        table,
-        batch=table.batch.take(pa.array(good, pa.int64())),
-        line_numbers=numbers_at(table.line_numbers, good),
-        record_numbers=numbers_at(table.record_numbers, good),
-        bad=(*table.bad, *bad),
-    )
+    good = [row for row in range(table.good) if row not in rows]
+    batch = table.batch.take(pa.array(good, pa.int64()))
+    return replace(table, batch=batch, **remaining(table, good, rows))
 
 
 Chunk = JsonRecords | Table

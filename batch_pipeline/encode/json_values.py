@@ -11,11 +11,8 @@ import msgspec
 
 from batch_pipeline.model.record_rules import OnNonfinite
 
-_NONFINITE_MARKS = (
-    b"null",
-    b"NaN",
-    b"Infinity",
-)  # msgspec writes null for floats, a name for decimals
+# msgspec writes null for floats, a name for decimals.
+_NONFINITE_MARKS = (b"null", b"NaN", b"Infinity")
 
 
 def _reject_unknown(value: object) -> Any:

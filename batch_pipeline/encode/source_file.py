@@ -41,7 +41,7 @@ _CHANGED = "changed while it was read"
 
 
 class SourceFile:
-    """The open file of an item; the caller closes `raw`.
+    """The open file of an item, whose version is `pinned`; the caller closes `raw`.
 
     A location outside of the stream's roots is never accessed.
 
@@ -59,7 +59,7 @@ class SourceFile:
         if stream.source.within.refuse(file.location):
             raise _outside(stream, file.location)
         try:
-            self._pinned = (prefetched and prefetched(file)) or self._pin()
+            self.pinned = (prefetched and prefetched(file)) or self._pin()
         except InvalidValueError as error:
             raise bad_file_error(stream, file.location, f"is not {error.expected}") from error
         except FileExistsError as error:
@@ -72,18 +72,13 @@ class SourceFile:
         except OSError as error:
             raise unreadable_error(stream, file.location, error) from error
         except BadFileError:
-            self._pinned.close()
+            self.pinned.close()
             raise
 
     @property
     def facts(self) -> FileFacts:
         """Return size, time and version of the open file."""
-        return self._pinned.facts
-
-    @property
-    def store_error(self) -> OSError | None:
-        """Return the first failure of the store while the file was read."""
-        return self._pinned.error
+        return self.pinned.facts
 
     def reopened(self) -> "BufferedReader[Any]":
         """Open the same version again, at its start.
@@ -93,7 +88,7 @@ class SourceFile:
             OSError: the file cannot be opened.
         """
         try:
-            return self._pinned.open()
+            return self.pinned.open()
         except OutsideError as error:
             raise _outside(self._stream, self._file.location) from error
 
@@ -106,7 +101,7 @@ class SourceFile:
         """
         stream, location = self._stream, self._file.location
         try:
-            self._pinned.check_unchanged()
+            self.pinned.check_unchanged()
         except FileExistsError as error:
             if self.facts.etag is None:  # report the difference, if there still is any
                 self._check_registered(self._head())
@@ -245,10 +240,8 @@ class Prefetcher:
     def _start_more(self) -> None:
         while self._waiting and len(self._requests) < _MAX_REQUESTS:
             size_bytes = self._waiting[0].size_bytes or 0
-            if (
-                sum(size for size, _ in self._requests.values()) + size_bytes
-                > _MAX_PREFETCHED_BYTES
-            ):
+            requested_bytes = sum(size for size, _ in self._requests.values())
+            if requested_bytes + size_bytes > _MAX_PREFETCHED_BYTES:
                 return
             file = self._waiting.popleft()
             if self._threads is None:

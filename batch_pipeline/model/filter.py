@@ -52,8 +52,8 @@ class Condition:
     value: Scalar | tuple[Scalar, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.column, str) or not self.column or "\0" in self.column:
-            raise InvalidValueError("column", self.column, "the name of a column")
+        fits = isinstance(self.column, str) and self.column and "\0" not in self.column
+        require(fits, "column", self.column, "the name of a column")
         fits, expected = _fits(self.operator, self.value)
         require(fits, "value", self.value, f"{expected} with {self.operator.value!r}")
 

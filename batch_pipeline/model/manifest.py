@@ -294,9 +294,8 @@ def _parsed(text: bytes, name: str) -> Iterator[Any]:
     except KeyError as error:
         raise ManifestUnfitError(name, f"it has no {str(error)[:100]}") from error
     except (AttributeError, InvalidValueError, RecursionError, TypeError, ValueError) as error:
-        raise ManifestUnfitError(
-            name, f"it is not in the form of a manifest: {str(error)[:200]}"
-        ) from error
+        problem = f"it is not in the form of a manifest: {str(error)[:200]}"
+        raise ManifestUnfitError(name, problem) from error
 
 
 def _typed(kind: type[_T], value: Any) -> _T:

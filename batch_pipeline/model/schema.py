@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, require
 from batch_pipeline.model.filter import is_storable
 
 MAX_PRECISION = 38  # digits that every parquet reader supports
@@ -225,9 +225,7 @@ class RecordSchema:
         columns = self.by_name()
         for column in seen:
             known = columns.get(column.name)
-            columns[column.name] = (
-                column if known is None else widen(known, column, text_source=text_source)
-            )
+            columns[column.name] = needed(known, column, text_source=text_source)
         return RecordSchema(tuple(columns.values()))
 
     def json_schema(self) -> dict[str, Any]:
@@ -399,10 +397,9 @@ def properties_of(declared: Any) -> dict[str, Any]:
 
 def _column(name: str, declared: Any) -> Column:
     where = f"property {name}"
-    if fault := name_fault(name):
-        raise InvalidValueError("schema.file: properties", name, f"another name: {fault}")
-    if not isinstance(declared, Mapping):
-        raise InvalidValueError(where, declared, "a JSON Schema")
+    fault = name_fault(name)
+    require(fault is None, "schema.file: properties", name, f"another name: {fault}")
+    require(isinstance(declared, Mapping), where, declared, "a JSON Schema")
     shape = _chosen(where, declared)
     for key in _ELSEWHERE:
         if key in shape:
@@ -428,10 +425,8 @@ def _chosen(where: str, shape: Mapping[str, Any]) -> Mapping[str, Any]:
         choices = shape.get(key)
         if choices is None:
             continue
-        if not isinstance(choices, list) or not all(
-            isinstance(choice, Mapping) for choice in choices
-        ):
-            raise InvalidValueError(f"{where}: {key}", choices, "a list of JSON Schemas")
+        fits = isinstance(choices, list) and all(isinstance(one, Mapping) for one in choices)
+        require(fits, f"{where}: {key}", choices, "a list of JSON Schemas")
         others = [choice for choice in choices if choice.get("type") not in ("null", ["null"])]
         rest = {name: value for name, value in shape.items() if name not in (key, "type")}
         if len(others) == 1:

@@ -125,14 +125,10 @@ class Tiling:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], *, top: float | None = None) -> str:
-    """Return a bar of one block per value, scaled from 0 to `top` (default: the largest value)."""
-    highest = max(values, default=0.0) if top is None else top
-    if highest <= 0:
-        return _BLOCKS[0] * len(values)
-    last = len(_BLOCKS) - 1
-    steps = (round(max(0.0, min(value, highest)) / highest * last) for value in values)
-    return "".join(_BLOCKS[step] for step in steps)
+def sparkline(values: Sequence[float]) -> str:
+    """Return a bar of one block per value, none below 0, scaled from 0 to the largest value."""
+    highest, last = max(values, default=0.0) or 1.0, len(_BLOCKS) - 1
+    return "".join(_BLOCKS[round(value / highest * last)] for value in values)
 
 
 # Upper bounds of histogram buckets in seconds, from 10 s to a day; an extra bucket has the rest.

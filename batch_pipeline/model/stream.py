@@ -12,7 +12,6 @@ from datetime import timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batch_pipeline.model.batch import MAX_ID
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
@@ -214,7 +213,7 @@ class TableSource(SourceFiles):
     def __post_init__(self) -> None:
         key = "source.meta_table"
         object.__setattr__(self, "within", Roots(uris=self.roots, key=f"{key}.roots"))
-        settle, weight, has_times = self.settle, self.on_bad_weight, self.imported is not None
+        settle, has_times = self.settle, self.imported is not None
         fits = settle is None or settle > timedelta(0)
         require(fits, f"{key}.settle", str(settle), "more than 0 s")
         expected = f"none without `{key}.imported`, the column of insert times"
@@ -222,8 +221,6 @@ class TableSource(SourceFiles):
         expected = f"another one, or `{key}.imported`, the column of insert times"
         fits = self.ceiling is not Strategy.SETTLE or has_times
         require(fits, f"{key}.ceiling", self.ceiling, expected)
-        fits = weight is None or 0 <= weight <= MAX_ID
-        require(fits, f"{key}.on_bad_weight", weight, "a whole number from 0 to 2^63 - 1")
 
     @property
     def place(self) -> str:
@@ -378,9 +375,8 @@ def _values(part: str, lowest: int, highest: int, names: dict[str, int]) -> set[
         return set()  # `5/10` means different things to different schedulers
     start = lowest if first is None else _number(first, names)
     end = highest if first is None else start if last is None else _number(last, names)
-    is_step = (
-        1 <= step <= (highest - lowest if last is None else end)
-    )  # a range from 0 to 0 has no valid step
+    # A range from 0 to 0 has no valid step.
+    is_step = 1 <= step <= (highest - lowest if last is None else end)
     if not is_step or not lowest <= start <= end <= highest:
         return set()
     return set(range(start, end + 1, step))
@@ -424,9 +420,8 @@ class Stream:
         checked_name(self.name)
         shown = [name.value for name in self.lineage]
         require(len({*shown}) == len(shown), "lineage", shown, "names, each once")
-        fits: object = (
-            self.max_item_bytes is None or LineageColumn.RECORD_NUMBER not in self.lineage
-        )
+        has_numbers = LineageColumn.RECORD_NUMBER in self.lineage
+        fits = self.max_item_bytes is None or not has_numbers
         expected = "none with `lineage: [_record_number]`, which counts from a file's start"
         require(fits, "source.max_item_size", self.max_item_bytes, expected)
         table, least = self.user_table, self.limits.min_weight

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.defs.names import register_job
-from batch_pipeline.encode.readers.parquet import ParquetReader
+from batch_pipeline.encode.readers.parquet import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.encode.landed_files import STREAM, in_memory
@@ -41,7 +41,7 @@ def test_pickled_extension_type_in_parquet_file_is_not_loaded(tmp_path: Path) ->
     sink = io.BytesIO()
     pq.write_table(pa.table([[1, 2]], schema=schema), sink)
     with suppress(BadFileError):
-        chunks = ParquetReader(in_memory(sink.getvalue()), STREAM).chunks()
+        chunks = read_chunks(in_memory(sink.getvalue()), STREAM)
         assert sum(len(chunk.record_numbers) for chunk in chunks) == 2
     assert not sentinel.exists()
     pickle.loads(kind[b"ARROW:extension:metadata"])  # noqa: S301 - proves that loading has an effect

@@ -141,5 +141,5 @@ def test_coverage_check(tiling: Tiling, audit: dict[str, Any] | None, passed: bo
 def test_sparkline() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.0, 0.0]) == "▁▁"
-    assert sparkline([1, 9], top=2) == "▅█"
+    assert sparkline([1, 2]) == "▅█"
     assert sparkline([]) == ""

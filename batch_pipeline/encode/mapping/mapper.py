@@ -19,7 +19,7 @@ from batch_pipeline.encode.mapping.records import (
     map_json_records,
     map_table,
 )
-from batch_pipeline.model.errors import InvalidValueError, requires_extra
+from batch_pipeline.model.errors import InvalidValueError, require, requires_extra
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import ColumnType, nested_kind, properties_of, schema_of
 from batch_pipeline.model.stream import Stream
@@ -50,18 +50,15 @@ class Selection:
 
     def __init__(self, patterns: Sequence[str], keys: Iterable[str]) -> None:
         self._keys = frozenset(keys)
-        if not patterns:
-            raise InvalidValueError("select", list(patterns), "at least one pattern")
+        require(patterns, "select", list(patterns), "at least one pattern")
         self._patterns: list[tuple[bool, str]] = []
         for text in patterns:
             pattern = text.removeprefix("!")
-            if not pattern:
-                expected = "a pattern of properties, such as `address.*`"
-                raise InvalidValueError("select", text, expected)
-            if text != pattern and pattern in self._keys:
-                expected = "no key of the stream: records cannot be identified without it"
-                raise InvalidValueError("select", text, expected)
-            self._patterns.append((text == pattern, pattern))
+            selects = text == pattern
+            require(pattern, "select", text, "a pattern of properties, such as `address.*`")
+            expected = "no key of the stream: records cannot be identified without it"
+            require(selects or pattern not in self._keys, "select", text, expected)
+            self._patterns.append((selects, pattern))
         self.choice = cache(self._choose)
         self._kept: set[str] = set()  # names of properties that remain unchanged
 
@@ -125,13 +122,6 @@ def _may_fit_inside(path: str, pattern: str) -> bool:
 
 
 Schemas = dict[str, Any]  # JSON Schemas of properties by name
-
-
-class MappedSchema(NamedTuple):
-    """A JSON Schema of mapped records; `objects` are the columns that flattening replaces."""
-
-    schema: Mapping[str, Any]
-    objects: frozenset[str]
 
 
 def _select(selection: Selection, path: tuple[str, ...], schemas: Schemas) -> Schemas:
@@ -234,9 +224,9 @@ class Mapper:
         hides = not selection.selects_all or (stream_map is not None and stream_map.hides_values)
         if stream_map is not None:
             condition = stream_map.filter
-            if stream.transform and condition is not None and condition.is_random:
+            if stream.transform and condition is not None:
                 expected = "a filter without `rand` and `randint`: for `transform` it is used twice"
-                raise InvalidValueError("stream_maps", condition.text, expected)
+                require(not condition.is_random, "stream_maps", condition.text, expected)
             rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
         if flattens:
             flattening = singer_map.Flattening(mapping, hides_values=hides)
@@ -255,8 +245,11 @@ class Mapper:
         """Return whether the mapping only removes properties."""
         return self.rules is None and self.flattening is None
 
-    def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
-        """Return the JSON Schema of the mapped records; `declared` is that of the unmapped ones."""
+    def schema(self, declared: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
+        """Return the JSON Schema of the mapped records, and the columns that flattening replaces.
+
+        `declared` is the schema of the unmapped records.
+        """
         schemas: Schemas = dict(declared["properties"])
         mapped = schemas if self.selection is None else _select(self.selection, (), schemas)
         objects: set[str] = set()
@@ -264,7 +257,7 @@ class Mapper:
             mapped = _schemas_with_rules(self.rules, schemas, mapped)
         if self.flattening is not None:
             mapped, objects = _flatten_schemas(self.flattening, mapped)
-        return MappedSchema({**declared, "properties": mapped}, frozenset(objects))
+        return {**declared, "properties": mapped}, frozenset(objects)
 
     def mapped(self, chunk: Chunk) -> Chunk:
         """Map the records of a chunk; dropped records count as filtered or as bad."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as at
 
 from batch_pipeline.encode import json_values
-from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord, Table, numbers_at
+from batch_pipeline.encode.chunks import JsonRecords, Table, remaining
 from batch_pipeline.encode.validation.json_records import (
     BadRecordError,
     check_duplicate_keys,
@@ -147,18 +147,9 @@ def map_json_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
         mapped = {index: line for index, line in mapped.items() if index not in duplicates}
         good = [line for line in mapped.values() if line is not None]
     rows = [index for index, line in mapped.items() if line is not None]
-    malformed = (
-        MalformedRecord(line=chunk.line_numbers[at], reason=reason, raw=chunk.lines[at])
-        for at, reason in sorted(bad.items())
-    )
-    return replace(
-        chunk,
-        lines=good,
-        line_numbers=numbers_at(chunk.line_numbers, rows),
-        record_numbers=numbers_at(chunk.record_numbers, rows),
-        bad=(*chunk.bad, *malformed),
-        filtered=chunk.filtered + len(mapped) - len(rows),
-    )
+    malformed = {at: (reason, chunk.lines[at]) for at, reason in bad.items()}
+    counts = remaining(chunk, rows, malformed, filtered=len(mapped) - len(rows))
+    return replace(chunk, lines=good, **counts)
 
 
 def _find_duplicate_keys(
@@ -576,24 +567,20 @@ class _TableMapping:
         return replace(
             table,
             batch=batch,
-            line_numbers=numbers_at(table.line_numbers, rows),
-            record_numbers=numbers_at(table.record_numbers, rows),
             text=_names_of(columns, CellKind.TEXT),
             json=_names_of(columns, CellKind.JSON),
-            bad=(*table.bad, *bad),
-            filtered=table.filtered + len(self._removed) - len(bad),
+            **remaining(table, rows, bad, filtered=len(self._removed) - len(bad)),
         )
 
-    def _malformed(self) -> list[MalformedRecord]:
-        bad = []
-        for row, reason in sorted(self._removed.items()):
+    def _malformed(self) -> dict[int, tuple[str, bytes]]:
+        bad = {}
+        for row, reason in self._removed.items():
             if reason is not None:
                 record: dict[str, msgspec.Raw] = {}
                 for name, cells in _columns_of(self._table).items():
                     text = cells.row(row).json_texts(OnNonfinite.STRING, {})[0]
                     record[name] = msgspec.Raw(b"null" if text is None else text)
-                line = self._table.line_numbers[row]
-                bad.append(MalformedRecord(line=line, reason=reason, raw=encode_fields(record)))
+                bad[row] = reason, encode_fields(record)
         return bad
 
 

@@ -28,7 +28,7 @@ from batch_pipeline.encode.mapping.records import (
     json_text,
 )
 from batch_pipeline.encode.validation.json_records import BadRecordError
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline.model.stream import Stream
 
@@ -83,8 +83,7 @@ def parse_expression(text: object, key: str, own: str | None = None) -> Expressi
         raise InvalidValueError(key, text, "an expression as text, or null")
     node = _expression_node(text, key)
     for part in ast.walk(node):
-        problem = _problem(part)
-        if problem is not None:
+        if problem := _problem(part):
             raise InvalidValueError(key, text, f"{_EXPECTED} ({problem})")
     reads, reads_all = _reads(node)
     mutates = any(
@@ -234,29 +233,24 @@ def resolve_stream_map(
     removed_by = None
     if _ELSE in entries:
         removed_by = f"stream_maps.{_ELSE}"
-        _require(entries.pop(_ELSE) in _REMOVED, removed_by, mapping.stream_maps[_ELSE], "null")
+        require(entries.pop(_ELSE) in _REMOVED, removed_by, mapping.stream_maps[_ELSE], "null")
     for name, entry in entries.items():
         key = f"stream_maps.{name}"
         is_name = isinstance(name, str) and not name.startswith("__")
-        _require(is_name, key, entry, "the name of a stream, or a pattern, instead")
+        require(is_name, key, entry, "the name of a stream, or a pattern, instead")
         source = entry.get(_SOURCE) if isinstance(entry, Mapping) else None
         pattern = name if source is None else source
         if isinstance(pattern, str) and not fnmatch(stream, pattern):
             continue
         expected = "nothing: a stream cannot produce a second one; create a stream file for it"
-        _require(source is None, f"{key}.{_SOURCE}", source, expected)
+        require(source is None, f"{key}.{_SOURCE}", source, expected)
         removed_by, resolved = key, None
         if entry not in _REMOVED:
-            _require(isinstance(entry, Mapping), key, entry, "a mapping of properties")
+            require(isinstance(entry, Mapping), key, entry, "a mapping of properties")
             removed_by, resolved = None, _parse_entry(stream, name, dict(entry), key_properties)
     expected = f"a map that keeps {stream!r}; to have none of its records, delete its file"
-    _require(removed_by is None, str(removed_by), None, expected)
+    require(removed_by is None, str(removed_by), None, expected)
     return resolved
-
-
-def _require(condition: bool, key: str, value: object, expected: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise InvalidValueError(key, value, expected)
 
 
 def _parse_entry(
@@ -270,20 +264,19 @@ def _parse_entry(
     keys = options.pop(_KEYS, key_properties)
     keys = () if keys is None else keys
     is_list = isinstance(keys, list | tuple) and all(isinstance(one, str) for one in keys)
-    _require(is_list, f"{prefix}.{_KEYS}", keys, "a list of properties, or null")
+    require(is_list, f"{prefix}.{_KEYS}", keys, "a list of properties, or null")
     keeps_unmapped = _ELSE not in options
     unmapped = options.pop(_ELSE, None)
-    _require(unmapped in _REMOVED, f"{prefix}.{_ELSE}", unmapped, "null, or nothing")
+    require(unmapped in _REMOVED, f"{prefix}.{_ELSE}", unmapped, "null, or nothing")
     rules = {
         key: None if text in _REMOVED else parse_expression(text, f"{prefix}.{key}", key)
         for key, text in options.items()
     }
     for key in keys:
-        if not keeps_unmapped and key not in rules:
-            expected = f"a map of the key {key!r} too (`{key}: {key}`), because `{_ELSE}` drops it"
-            raise InvalidValueError(f"{prefix}.{_ELSE}", None, expected)
+        expected = f"a map of the key {key!r} too (`{key}: {key}`), because `{_ELSE}` drops it"
+        require(keeps_unmapped or key in rules, f"{prefix}.{_ELSE}", None, expected)
         expected = f"an expression, because it is a key, or `{_KEYS}` without it"
-        _require(rules.get(key, ...) is not None, f"{prefix}.{key}", None, expected)
+        require(rules.get(key, ...) is not None, f"{prefix}.{key}", None, expected)
     return StreamMap(
         alias=stream if alias == name else alias,
         keys=tuple(keys),
@@ -295,7 +288,7 @@ def _parse_entry(
 
 def _alias_of(text: object, stream: str, key: str) -> str:
     """Evaluate an alias; a text with undefined names is the alias itself."""
-    _require(isinstance(text, str), key, text, "a name, or an expression that returns one")
+    require(isinstance(text, str), key, text, "a name, or an expression that returns one")
     evaluator = simpleeval.EvalWithCompoundTypes(names={"__stream_name__": stream})
     try:
         alias = evaluator.eval(text)
@@ -304,7 +297,7 @@ def _alias_of(text: object, stream: str, key: str) -> str:
     except Exception as error:
         expected = f"a name, or an expression with `__stream_name__` that returns one ({error})"
         raise InvalidValueError(key, text, expected) from error
-    _require(isinstance(alias, str) and bool(alias), key, text, f"a name; it returns {alias!r}")
+    require(isinstance(alias, str) and bool(alias), key, text, f"a name; it returns {alias!r}")
     return str(alias)
 
 
@@ -473,8 +466,7 @@ class Flattening:
             InvalidValueError: the depth is negative.
         """
         depth = mapping.flattening_max_depth
-        if depth is not None and depth < 0:
-            raise InvalidValueError("flattening_max_depth", depth, "0 levels or more")
+        require(depth is None or depth >= 0, "flattening_max_depth", depth, "0 levels or more")
         self.max_depth = sys.maxsize if depth is None else depth
         self.separator = mapping.flattening_separator
         self.objects = mapping.flat_objects

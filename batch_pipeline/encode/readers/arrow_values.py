@@ -24,7 +24,7 @@ from batch_pipeline.encode.arrow_types import (
     is_uuid,
     plain_type,
 )
-from batch_pipeline.encode.chunks import MalformedRecord, Table
+from batch_pipeline.encode.chunks import Table, set_rows_aside
 from batch_pipeline.encode.errors import too_many_columns
 from batch_pipeline.encode.json_values import NonfiniteError, json_text
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
@@ -326,24 +326,18 @@ def build_table(
             errors.setdefault(row, (column.name, error))
     names = [column.name for column in columns]
     batch = pa.RecordBatch.from_arrays([converted.array for converted in arrays], names)
-    numbers: Sequence[int] = range(first_number, first_number + batch.num_rows)
-    bad: list[MalformedRecord] = []
-    if errors:
-        for row in sorted(errors):
-            name, error = errors[row]
-            reason = f"column {name!r} {error}"
-            text = raw(row, errors[row])
-            bad.append(MalformedRecord(line=first_number + row, reason=reason, raw=text))
-        good = [row for row in range(batch.num_rows) if row not in errors]
-        batch = batch.take(pa.array(good, pa.int64()))
-        numbers = [first_number + row for row in good]
-    return Table(
+    numbers = range(first_number, first_number + batch.num_rows)
+    table = Table(
         batch=batch,
         line_numbers=numbers,
         record_numbers=numbers,
         json=frozenset(column.name for column in columns if column.type in JSON_TYPES),
-        bad=tuple(bad),
     )
+    rows = {
+        row: (f"column {name!r} {error}", raw(row, (name, error)))
+        for row, (name, error) in errors.items()
+    }
+    return set_rows_aside(table, rows)
 
 
 def _converted(array: pa.Array, column: Column, on_nonfinite: OnNonfinite) -> ConvertedArray:

@@ -38,7 +38,6 @@ from batch_pipeline.encode.arrow_types import (
     is_uuid,
 )
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.errors import os_error_reason
 from batch_pipeline.encode.readers.arrow_values import (
     ConversionError,
     ConvertedArray,
@@ -530,62 +529,45 @@ Record = dict[str, Any]
 
 
 def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
-    """Yield the records of a file."""
-    return AvroReader(source, stream).chunks()
+    """Yield the records in order, a few MiB at a time, or an empty table with the columns.
+
+    Raises:
+        BadFileError: the file is damaged, or has values that are not supported.
+    """
+    try:
+        yield from _tables(source, stream)
+    except (InvalidAvroError, ArrowTypeUnknownError) as error:
+        raise source.bad_file(str(error)) from error
 
 
-class AvroReader:
-    """The records of one avro file."""
+def _tables(source: DecodedFile, stream: Stream) -> Iterator[Table]:
+    file = AvroFile(source, max_expansion=stream.read_limits.max_expansion)
+    types, record = read_schema(file.schema)
+    check_column_names(types, stream.read_limits)
+    fields = [_Field(name, kind, stream.on_nonfinite) for name, kind in types.items()]
+    decoder = _Decoder(record)
+    records: list[Record] = []
+    first, size = 1, 0
+    for block_count, block in file.blocks():
+        for decoded, size_bytes in decoder.decode(block_count, block):
+            records += decoded
+            size += size_bytes
+            if size >= _CHUNK_BYTES:
+                yield _table(records, fields, first)
+                first += len(records)
+                records, size = [], 0
+    if records or first == 1:
+        yield _table(records, fields, first)
 
-    def __init__(self, source: DecodedFile, stream: Stream) -> None:
-        self._source = source
-        self._limits = stream.read_limits
-        self._on_nonfinite = stream.on_nonfinite
-        self._next_number = 1
 
-    def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time, or an empty table with the columns.
+def _table(records: list[Record], fields: list[_Field], first_number: int) -> Table:
+    columns = [field.column for field in fields]
+    arrays = [field.convert([record[field.column.name] for record in records]) for field in fields]
 
-        Raises:
-            BadFileError: the file is damaged, or has values that are not supported.
-        """
-        try:
-            yield from self._tables()
-        except (InvalidAvroError, ArrowTypeUnknownError) as error:
-            raise self._source.bad_file(str(error)) from error
-        except OSError as error:
-            raise self._source.bad_file(os_error_reason(error)) from error
+    def raw(row: int, _: RowError) -> bytes:
+        return record_text(records[row])
 
-    def _tables(self) -> Iterator[Table]:
-        file = AvroFile(self._source, max_expansion=self._limits.max_expansion)
-        types, record = read_schema(file.schema)
-        check_column_names(types, self._limits)
-        fields = [_Field(name, kind, self._on_nonfinite) for name, kind in types.items()]
-        decoder = _Decoder(record)
-        records: list[Record] = []
-        size = 0
-        for block_count, block in file.blocks():
-            for decoded, size_bytes in decoder.decode(block_count, block):
-                records += decoded
-                size += size_bytes
-                if size >= _CHUNK_BYTES:
-                    yield self._table(records, fields)
-                    records, size = [], 0
-        if records or self._next_number == 1:
-            yield self._table(records, fields)
-
-    def _table(self, records: list[Record], fields: list[_Field]) -> Table:
-        first = self._next_number
-        self._next_number += len(records)
-        columns = [field.column for field in fields]
-        arrays = [
-            field.convert([record[field.column.name] for record in records]) for field in fields
-        ]
-
-        def raw(row: int, _: RowError) -> bytes:
-            return record_text(records[row])
-
-        return build_table(columns, arrays, first, raw, {})
+    return build_table(columns, arrays, first_number, raw, {})
 
 
 class _Decoder:

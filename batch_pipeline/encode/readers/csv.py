@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from io import BytesIO
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -39,38 +39,24 @@ from batch_pipeline.encode.readers.csv_parsers import (
     count_lines,
     find_end_of_records,
     guess_in_quotes,
+    has_short_records,
     lazy_line_numbers,
     line_ends_outside_quotes,
-    longest_record_bytes,
     mask_escaped,
     parse_with_arrow,
     wrong_delimiter_reason,
 )
+from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.location import FileRange
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.stream import Stream
 
-if TYPE_CHECKING:
-    from batch_pipeline.encode.readers.decoded_file import DecodedFile
-
 _BLOCK_BYTES = 4 * 2**20
 _DIALECT_BYTES = 64 * 2**10  # checked for another delimiter
 
 
-class TextInput(Protocol):
-    """The bytes of a text file, uncompressed, UTF-8, without a byte order mark."""
-
-    def read(self, size_bytes: int) -> bytes:
-        """Read exactly `size_bytes`, fewer only at the end of the file."""
-        ...
-
-    def bad_file(self, reason: str, *, line: int | None = None) -> BadFileError:
-        """Return the error that reports this whole file as bad."""
-        ...
-
-
-def read_chunks(source: "DecodedFile", stream: Stream) -> Iterator[Table]:
+def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
     """Yield the records of a file, or of the range that is its item.
 
     Raises:
@@ -90,7 +76,9 @@ class CsvReader:
     rules.
     """
 
-    def __init__(self, source: TextInput, stream: Stream, *, header: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, source: "DecodedFile | RangeInput", stream: Stream, *, header: tuple[str, ...] = ()
+    ) -> None:
         self._source = source
         self._options = stream.source.csv
         self._limits = stream.read_limits
@@ -153,7 +141,7 @@ class CsvReader:
             return data[(yield from self._parse_strictly(data, eof=eof)) :]
         if end:
             cells = None
-            if self._are_short(masked, end):
+            if has_short_records(masked, end, self._options, self._limits.max_record_bytes):
                 cells = parse_with_arrow(data, masked, end, self._options, self.header)
             if cells is None:
                 yield from self._parse_strictly(data[:end], eof=True)
@@ -163,11 +151,6 @@ class CsvReader:
                 if cells.num_rows:
                     yield self._table(cells, lines)
         return data[end:]
-
-    def _are_short(self, masked: bytes, end: int) -> bool:
-        """Return whether no record up to `end` is longer than allowed."""
-        limit = self._limits.max_record_bytes
-        return end <= limit or longest_record_bytes(masked[:end], self._options) <= limit
 
     def _parse_strictly(self, data: bytes, *, eof: bool) -> Generator[Table, None, int]:
         """Yield the records of `data` with the strict parser, and return their size in bytes."""
@@ -274,7 +257,7 @@ class JoinedCsvFiles:
         self._bodies: list[bytes] = []
         self.counts: list[int] = []  # of the records of each file, if they can be parsed
 
-    def read(self, source: TextInput) -> bytes | None:
+    def read(self, source: DecodedFile) -> bytes | None:
         """Return the records of a file, if they can be added to those of the other files.
 
         Raises:
@@ -304,7 +287,7 @@ class JoinedCsvFiles:
         limit = self._stream.read_limits.max_record_bytes
         if find_end_of_records(text, self._options, eof=True) is None:
             return None
-        if len(text) > limit and longest_record_bytes(text, self._options) > limit:
+        if not has_short_records(text, len(text), self._options, limit):
             return None
         cells = parse_with_arrow(text, text, len(text), self._options, self._header)
         # If there are as many records as lines, each line is a record, so that none is blank and no
@@ -318,7 +301,7 @@ class JoinedCsvFiles:
             text=frozenset(self._header),
         )
 
-    def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
+    def _read_header(self, text: bytes, source: DecodedFile) -> tuple[tuple[str, ...], bytes]:
         """Return the column names, and the text that they take at the start of the file."""
         part = RangeInput(BytesIO(text), 0, len(text), source)
         reader = CsvReader(part, self._stream)
@@ -364,7 +347,7 @@ class CsvSlice:
     """
 
     def __init__(
-        self, source: "DecodedFile", stream: Stream, part: ByteRange, start: int | None = None
+        self, source: DecodedFile, stream: Stream, part: ByteRange, start: int | None = None
     ) -> None:
         self.start = start
         self._source = source
@@ -425,7 +408,7 @@ def _refuse_slice_on_error() -> Iterator[None]:
         raise TaskInputError(os_error_reason(error)) from error
 
 
-def _line_counter(source: "DecodedFile", position: int) -> Callable[[], int]:
+def _line_counter(source: DecodedFile, position: int) -> Callable[[], int]:
     """Return a function that counts the lines before a position, at memory speed and only once."""
 
     @cache
@@ -450,7 +433,7 @@ def _number_lines(chunks: Iterable[Table], lines_before: Callable[[], int]) -> I
         yield replace(chunk, line_numbers=in_file(chunk.line_numbers), bad=bad)
 
 
-def read_header(source: "DecodedFile", stream: Stream) -> tuple[CsvReader, int]:
+def read_header(source: DecodedFile, stream: Stream) -> tuple[CsvReader, int]:
     """Return a reader that has read the names at the start of a file, and the position after them.
 
     Raises:
@@ -488,7 +471,7 @@ def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool)
 class RangeInput:
     """A range of a file as a separate text; nothing else may move the position of the file."""
 
-    def __init__(self, file: BinaryIO, start: int, stop: int, source: TextInput) -> None:
+    def __init__(self, file: BinaryIO, start: int, stop: int, source: DecodedFile) -> None:
         self.bad_file = source.bad_file
         self._file = file
         self._left = stop - start
@@ -507,7 +490,7 @@ class _SliceInput(RangeInput):
     `end` is set when the text has been read up to `stop`: its quotes show where records end.
     """
 
-    def __init__(self, source: "DecodedFile", stream: Stream, start: int, stop: int) -> None:
+    def __init__(self, source: DecodedFile, stream: Stream, start: int, stop: int) -> None:
         super().__init__(source.file, start, max(start, stop), source)
         self.end = start if start >= stop else None  # one record covers the whole slice
         self._stop = stop
@@ -529,7 +512,7 @@ class _SliceInput(RangeInput):
         return block
 
 
-def read_range(source: "DecodedFile", part: FileRange, stream: Stream) -> Iterator[Table]:
+def read_range(source: DecodedFile, part: FileRange, stream: Stream) -> Iterator[Table]:
     """Yield the records of an item that is a range of a csv file, with line numbers of the file.
 
     The column names are those at the start of the file; ranges start and end at records. Lines
@@ -560,7 +543,7 @@ def read_range(source: "DecodedFile", part: FileRange, stream: Stream) -> Iterat
 _CUT_BLOCK_BYTES = 2**20
 
 
-def find_cuts(source: "DecodedFile", stream: Stream, max_bytes: int) -> list[int]:
+def find_cuts(source: DecodedFile, stream: Stream, max_bytes: int) -> list[int]:
     """Read a csv file once and return the record ends at which to cut.
 
     Return none if a quote breaks the rules, because the file, read in one piece, may have other

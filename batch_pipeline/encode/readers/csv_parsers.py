@@ -49,11 +49,13 @@ def find_end_of_records(data: bytes, options: CsvOptions, *, eof: bool) -> int |
     return _last_line_end(data, quotes)
 
 
-def longest_record_bytes(data: bytes, options: CsvOptions) -> int:
-    """Return the size of the longest record, or slightly more; quotes must follow the rules."""
-    octets = np.frombuffer(data, np.uint8)
+def has_short_records(data: bytes, end: int, options: CsvOptions, limit: int) -> bool:
+    """Return whether no record up to `end` exceeds a limit; quotes must follow the rules."""
+    if end <= limit:
+        return True
+    octets = np.frombuffer(data, np.uint8, end)
     ends = line_ends_outside_quotes(octets, np.flatnonzero(octets == ord(options.quote)))
-    return int(np.diff(ends, prepend=-1, append=len(data)).max()) - 1
+    return int(np.diff(ends, prepend=-1, append=end).max()) - 1 <= limit
 
 
 def line_ends_outside_quotes(
@@ -383,7 +385,8 @@ def detect_dialect(
     two. A first record that begins with a number is not a header: its columns get `names`.
     `is_whole` states that `start` is the whole text. Quote and escape are those of `options`.
     """
-    best: tuple[int, CsvOptions] | None = None
+    most = 1
+    best: CsvOptions | None = None
     for delimiter in _DELIMITERS:
         if delimiter in {options.quote, options.escape}:
             continue
@@ -391,9 +394,9 @@ def detect_dialect(
         records = _records(start, candidate, is_whole=is_whole)
         width = len(records[0].cells) if records else 0
         alike = sum(len(record.cells) == width for record in records)
-        if width > max(1, best[0] if best else 1) and alike >= 0.9 * len(records):
-            best = width, _with_names(records, candidate)
-    return None if best is None else best[1]
+        if width > most and alike >= 0.9 * len(records):
+            most, best = width, _with_names(records, candidate)
+    return best
 
 
 def wrong_delimiter_reason(

@@ -283,7 +283,7 @@ def open_source(
                 source.close()
         except Exception as error:
             # Bytes of two versions look like a damaged file, so report the change instead.
-            if isinstance(error, BadFileError) or original.store_error is not None:
+            if isinstance(error, BadFileError) or original.pinned.error is not None:
                 original.check()
             if isinstance(error, BadFileError) and isinstance(error.__cause__, OSError):
                 unreadable = unreadable_error(stream, file.location, error.__cause__)

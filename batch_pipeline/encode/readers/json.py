@@ -135,7 +135,8 @@ def find_scalar_elements(
                 "a comma has no element on one side", stop if is_first else start
             )
         if first < last:
-            _check_quotes(text, first, last)
+            if b'"' in text[first:last] and not _STRINGS.fullmatch(text, first, last):
+                raise RecordBoundaryError("a misplaced quote", first)
             spans.append((first, last))
         if is_last:
             return spans
@@ -186,24 +187,17 @@ def check_boundaries(text: bytes, start: int, stop: int) -> None:
             )
 
 
-def _check_quotes(text: bytes, start: int, stop: int) -> None:
-    if b'"' in text[start:stop] and not _STRINGS.fullmatch(text, start, stop):
-        raise RecordBoundaryError("a misplaced quote", start)
-
-
 def _strip(text: bytes, start: int, stop: int) -> tuple[int, int]:
     part = text[start:stop]
     first = stop - len(part.lstrip(BLANKS))
     return first, max(first, start + len(part.rstrip(BLANKS)))
 
 
-_INVALID_JSON = (msgspec.DecodeError, RecursionError)
 _MAX_DEPTH = 10_000  # of an incomplete record; no parser accepts so many levels
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _decode_values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-_NOTHING = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 
 
@@ -280,9 +274,9 @@ class JsonReader:
             raise RecordBoundaryError(
                 "the record that starts here is nested too deeply", scan.open_at
             )
-        if stop is not None:
-            self._check_closing(text, stop)
-        elif eof:
+        if stop is not None and (not self._is_array or text[stop : stop + 1] != b"]"):
+            raise RecordBoundaryError("an unmatched closing bracket", stop)
+        if stop is None and eof:
             self._check_end(text, scan)
             stop = len(text)
         spans = self._add_scalars(text, spans, stop)
@@ -294,10 +288,6 @@ class JsonReader:
             stop = len(text)
         self._has_left = self._has_left or bool(spans)
         return stop, spans
-
-    def _check_closing(self, text: bytes, at: int) -> None:
-        if not self._is_array or text[at : at + 1] != b"]":
-            raise RecordBoundaryError("an unmatched closing bracket", at)
 
     def _check_end(self, text: bytes, scan: BracketScan) -> None:
         if scan.open_at is not None:
@@ -312,16 +302,16 @@ class JsonReader:
 
     def _add_scalars(self, text: bytes, spans: Spans, stop: int | None) -> Spans:
         """Check the text around the records up to `stop`, and add the spans of scalars in it."""
-        between, has_left = _COMMA if self._is_array else _NOTHING, self._has_left
+        between, has_left = _COMMA if self._is_array else _BLANK, self._has_left
         # Separators repeat, so only distinct ones are checked; most files have no scalars.
         separators = {text[end:start] for (_, end), (start, _) in pairwise(spans)}
         is_clean = all(map(between.fullmatch, separators))
         if spans:
-            first = between if has_left else _NOTHING
+            first = between if has_left else _BLANK
             is_clean = is_clean and bool(first.fullmatch(text, 0, spans[0][0]))
         if stop is not None:
             last = spans[-1][1] if spans else 0
-            is_clean = is_clean and bool(_NOTHING.fullmatch(text, last, stop))
+            is_clean = is_clean and bool(_BLANK.fullmatch(text, last, stop))
         if is_clean:
             return spans
         scalars: Spans = []
@@ -371,7 +361,7 @@ def _are_valid(joined: bytes, count: int) -> bool:
     """Return whether a text is `count` JSON values with commas between them."""
     try:
         return len(_decode_values(b"[%b]" % joined)) == count
-    except _INVALID_JSON:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 

@@ -6,7 +6,6 @@ hostile file becomes a bad file and does not crash the process.
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, BinaryIO
 
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
-from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.chunks import ByteRange, Table
 from batch_pipeline.encode.errors import os_error_reason
 from batch_pipeline.encode.readers.arrow_values import (
     ConversionError,
@@ -29,7 +28,6 @@ from batch_pipeline.encode.readers.arrow_values import (
 )
 from batch_pipeline.encode.readers.compression import EXPANSION_CHECKED_FROM_BYTES
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
-from batch_pipeline.model.schema import Column
 from batch_pipeline.model.stream import Stream
 
 
@@ -120,11 +118,6 @@ _FIXED = "FIXED_LEN_BYTE_ARRAY"
 _READ_BYTES = 2**16  # read ahead of each column
 _UNBUFFERED_BYTES = 32 * 2**20
 _MAX_METADATA_BYTES = 256 * 2**20
-
-
-def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
-    """Yield the records of a file."""
-    return ParquetReader(source, stream).chunks()
 
 
 class ParquetTable:
@@ -225,91 +218,66 @@ class ParquetTable:
         return _open(self._file, self._file_bytes, **options)
 
 
-class ParquetReader:
-    """The records of a parquet file, or of the row groups whose middle lies in the source's part.
+def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
+    """Yield the records of a file, or of the row groups whose middle lies in the source's part.
 
-    Nothing else may move the position of the file.
+    They are yielded in order, a few MiB at a time; without a record, an empty table has the
+    columns.
+
+    Raises:
+        BadFileError: the file is damaged, or has columns that are not supported.
     """
+    file = source.file
+    try:
+        yield from _tables(file, source, stream)
+    except ArrowTypeUnknownError as error:
+        raise source.bad_file(str(error)) from error
+    except _READ_ERRORS as error:
+        raise source.bad_file(_damage_reason(error)) from error
 
-    def __init__(self, source: DecodedFile, stream: Stream) -> None:
-        self._file = source.file
-        self._limits = stream.read_limits
-        self._on_nonfinite = stream.on_nonfinite
-        self._bad_file = source.bad_file
-        self._part = source.part
-        self._file_bytes = self._file.seek(0, io.SEEK_END)
 
-    def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time, or an empty table with the columns.
+def _tables(file: BinaryIO, source: DecodedFile, stream: Stream) -> Iterator[Table]:
+    file_bytes, most = file.seek(0, io.SEEK_END), stream.read_limits.max_expansion
 
-        Raises:
-            BadFileError: the file is damaged, or has columns that are not supported.
-        """
-        with self._translate_errors():
-            table = ParquetTable(self._file, self._check_growth, coerce_int96_timestamp_unit="us")
-            file = table.file
-            columns = columns_from_schema(file.schema_arrow, self._limits)
-            int96 = _int96_columns(file)
-            table.check_expansion(positions=self._part is not None)
-            if not file.metadata.num_rows:
-                yield self._empty(file.schema_arrow, columns)
-        number = 1
-        for group in range(file.num_row_groups):
-            with self._translate_errors():
-                rows = file.metadata.row_group(group).num_rows
-                if self._is_in_part(file.metadata.row_group(group)):
-                    yield from self._read_group(table, group, columns, number, int96)
-            number += rows
-
-    def _read_group(
-        self,
-        table: ParquetTable,
-        group: int,
-        columns: tuple[Column, ...],
-        number: int,
-        int96: list[str],
-    ) -> Iterator[Table]:
-        left = table.file.metadata.row_group(group).num_rows
-        for batch, exact in table.batches(group, int96):
-            left -= batch.num_rows
-            errors = _find_int96_errors(batch, exact, int96)
-            yield convert_batch(batch, columns, self._on_nonfinite, number, errors)
-            number += batch.num_rows
-        if left:
-            raise self._bad_file(f"is damaged: row group {group + 1} lacks some of its records")
-
-    def _check_growth(self, size_bytes: int) -> None:
-        file_bytes, most = self._file_bytes, self._limits.max_expansion
+    def check_growth(size_bytes: int) -> None:
         if size_bytes >= EXPANSION_CHECKED_FROM_BYTES and size_bytes > most * file_bytes:
-            raise self._bad_file(
+            raise source.bad_file(
                 f"its {file_bytes} bytes expand more than {most}-fold when they are "
                 f"decompressed, which `read_limits.max_expansion` does not allow"
             )
 
-    def _is_in_part(self, group: pq.RowGroupMetaData) -> bool:
-        if self._part is None:
-            return True
-        chunks = [group.column(index) for index in range(group.num_columns)]
-        starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-        ends = [
-            start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)
-        ]
-        middle: int = (min(starts) + max(ends)) // 2
-        return self._part.start <= middle < self._part.stop
-
-    def _empty(self, schema: pa.Schema, columns: tuple[Column, ...]) -> Table:
+    table = ParquetTable(file, check_growth, coerce_int96_timestamp_unit="us")
+    schema, metadata = table.file.schema_arrow, table.file.metadata
+    columns = columns_from_schema(schema, stream.read_limits)
+    int96 = _int96_columns(table.file)
+    table.check_expansion(positions=source.part is not None)
+    if not metadata.num_rows:
         arrays = [pa.array([], arrow_type) for arrow_type in schema.types]
         batch = pa.RecordBatch.from_arrays(arrays, schema.names)
-        return convert_batch(batch, columns, self._on_nonfinite, 1, {})
+        yield convert_batch(batch, columns, stream.on_nonfinite, 1, {})
+    number = 1
+    for group in range(metadata.num_row_groups):
+        left = metadata.row_group(group).num_rows
+        if source.part is not None and not _is_in_part(metadata.row_group(group), source.part):
+            number += left
+            continue
+        for batch, exact in table.batches(group, int96):
+            left -= batch.num_rows
+            errors = _find_int96_errors(batch, exact, int96)
+            yield convert_batch(batch, columns, stream.on_nonfinite, number, errors)
+            number += batch.num_rows
+        if left:
+            raise source.bad_file(f"is damaged: row group {group + 1} lacks some of its records")
 
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except ArrowTypeUnknownError as error:
-            raise self._bad_file(str(error)) from error
-        except _READ_ERRORS as error:
-            raise self._bad_file(_damage_reason(error)) from error
+
+def _is_in_part(group: pq.RowGroupMetaData, part: ByteRange) -> bool:
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+    ends = [
+        start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)
+    ]
+    middle: int = (min(starts) + max(ends)) // 2
+    return part.start <= middle < part.stop
 
 
 def _find_int96_errors(

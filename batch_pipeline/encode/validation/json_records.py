@@ -9,7 +9,6 @@ rejected. `json_validator` explains how the two work together.
 import json
 import re
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from operator import attrgetter
@@ -420,18 +419,6 @@ def _is_sound_alone(text: bytes) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class ValidatedRecord:
-    """A single valid record: its text, with rescued values moved, and its decoded struct.
-
-    `record` is None if the known schema does not hold it.
-    """
-
-    line: bytes
-    record: Struct | None
-    is_rescued: bool
-
-
 class RecordValidator:
     """Validates single records, and widens the profile by their values or rescues the values."""
 
@@ -442,8 +429,14 @@ class RecordValidator:
         self._rescues = stream.schema.evolution is Evolution.RESCUE
         self._max_columns = stream.read_limits.max_columns
 
-    def validate(self, line: bytes, decoder: RecordDecoder, *, place: int) -> ValidatedRecord:
+    def validate(
+        self, line: bytes, decoder: RecordDecoder, *, place: int
+    ) -> tuple[bytes, Struct | None, bool]:
         """Validate a record that starts at line `place` of its file.
+
+        Returns:
+            The text, with rescued values moved; the decoded struct, None if the known schema does
+            not hold it; and whether values were rescued.
 
         Raises:
             BadRecordError: The line is not a valid record.
@@ -460,7 +453,7 @@ class RecordValidator:
             fields = self._move_rescued(fields, rescued)
             line = _join_fields(fields)
         record = decoder.record(fields, nonfinite) if self._profile.fits else None
-        return ValidatedRecord(line, record, is_rescued=bool(rescued))
+        return line, record, bool(rescued)
 
     def _replace_nonfinite(self, line: bytes) -> tuple[bytes, dict[str, float]]:
         if b"NaN" not in line and b"Infinity" not in line:

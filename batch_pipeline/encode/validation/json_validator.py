@@ -25,7 +25,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,13 +37,12 @@ from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, empty_b
 from batch_pipeline.encode.chunks import (
     Chunk,
     JsonRecords,
-    MalformedRecord,
     Mask,
     Octets,
     Offsets,
     Table,
     TextLines,
-    numbers_at,
+    remaining,
 )
 from batch_pipeline.encode.validation.json_records import (
     OPTIONAL,
@@ -146,17 +144,8 @@ class JsonValidator:
         start = 0
         while start < len(chunk.lines):
             start = self._read_segment(result, start)
-        bad = (
-            MalformedRecord(line=chunk.line_numbers[at], reason=reason, raw=chunk.lines[at])
-            for at, reason in sorted(result.bad.items())
-        )
-        counts: dict[str, Any] = {
-            "line_numbers": numbers_at(chunk.line_numbers, result.good),
-            "record_numbers": numbers_at(chunk.record_numbers, result.good),
-            "bad": (*chunk.bad, *bad),
-            "filtered": chunk.filtered,
-            "rescued": chunk.rescued + result.rescued,
-        }
+        bad = {at: (reason, chunk.lines[at]) for at, reason in result.bad.items()}
+        counts = remaining(chunk, result.good, bad, rescued=result.rescued)
         if not self._values or not self._profile.fits:
             return JsonRecords(lines=result.lines(), **counts)
         batch = result.record_batch(self._profile.columns.values())
@@ -296,15 +285,15 @@ class JsonValidator:
         """Examine a record, and add it to the segment if it is valid."""
         line, place = result.chunk.lines[at], result.chunk.line_numbers[at]
         try:
-            valid = self._validator.validate(line, self._decoder, place=place)
+            text, record, is_rescued = self._validator.validate(line, self._decoder, place=place)
         except BadRecordError as error:
             result.bad[at] = str(error)
             segment.records.pop(at, None)
             return
-        if valid.line != line:
-            result.changed_lines[at] = valid.line
-        result.rescued += valid.is_rescued
-        segment.records[at] = valid.record
+        if text != line:
+            result.changed_lines[at] = text
+        result.rescued += is_rescued
+        segment.records[at] = record
 
     def _build_columns(self, segment: _Segment, result: _ChunkResult) -> None:
         """Build the columns, and examine the records with values that the decoder did not check."""

@@ -250,7 +250,7 @@ class TableValidator:
             return _set_null(array, invalid)
         # `line_numbers` counts lines on demand, which is needed for the first misfit only.
         is_first = profile.fits and not profile.holds(inferred, text=is_text)
-        needs_line = is_first and profile.known_column(name) is not None
+        needs_line = is_first and name in profile.known
         line = table.line_numbers[invalid[0]] if needs_line else None
         profile.add(inferred, text=is_text, line=line)
         if invalid and profile.fits and profile.columns[name] == known:

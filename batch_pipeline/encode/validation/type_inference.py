@@ -165,23 +165,15 @@ NUMBER_PATTERN = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 _MIN_VECTORIZED_CELLS = 128  # below, setting up `NumberSyntax` costs more than it saves
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedDoubles:
-    """Nearest doubles of text cells, and the positions of cells that differ from their double."""
-
-    values: pa.DoubleArray
-    inexact: Offsets
-
-
-def parse_text_doubles(cells: pa.StringArray) -> ParsedDoubles | None:
-    """Parse cells as doubles, or return None if a cell is not a JSON number.
+def parse_text_doubles(cells: pa.StringArray) -> tuple[pa.DoubleArray, Offsets]:
+    """Return the nearest doubles of cells, and the positions of cells that differ from them.
 
     Integers beyond 2^53 count as inexact, because a double represents only some of them.
+
+    Raises:
+        ArrowInvalid: A cell is not a JSON number.
     """
-    try:
-        values = pc.cast(cells, pa.float64())
-    except pa.ArrowInvalid:
-        return None
+    values = pc.cast(cells, pa.float64())
     positions = np.arange(len(cells))
     if cells.null_count:
         positions = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
@@ -190,12 +182,11 @@ def parse_text_doubles(cells: pa.StringArray) -> ParsedDoubles | None:
     if len(positions):
         positions = positions[~_round_trips(values, cells, positions)]
     if not len(positions):
-        return ParsedDoubles(values, positions)
+        return values, positions
     rest = cells.take(pa.array(positions))
-    if not pc.all(pc.match_substring_regex(rest, NUMBER_PATTERN)).as_py():
-        return None
+    _require_all(pc.match_substring_regex(rest, NUMBER_PATTERN), rest)
     inexact = [not _is_exact_number(text) for text in rest.to_pylist()]
-    return ParsedDoubles(values, positions[np.array(inexact, np.bool_)])
+    return values, positions[np.array(inexact, np.bool_)]
 
 
 def _is_exact_number(text: str) -> bool:
@@ -329,10 +320,7 @@ def _require_all(fitting: pa.BooleanArray, texts: pa.StringArray) -> None:
 
 
 def _parse_doubles(texts: pa.StringArray) -> tuple[pa.DoubleArray, list[int]]:
-    doubles = parse_text_doubles(texts)
-    if doubles is None:
-        raise pa.ArrowInvalid
-    values, inexact = doubles.values, doubles.inexact
+    values, inexact = parse_text_doubles(texts)
     if len(inexact):
         mask = np.zeros(len(values), np.bool_)
         mask[inexact] = True
@@ -446,12 +434,13 @@ def infer_text_type(name: str, cells: pa.StringArray, known: Column | None) -> I
         return InferredType(_infer_decimal(name, cells))
     if NumberSyntax(cells).all_integers():
         return _infer_integers(name, cells)
-    doubles = parse_text_doubles(cells)
-    if doubles is None:
+    try:
+        _, inexact = parse_text_doubles(cells)
+    except pa.ArrowInvalid:
         return InferredType(Column(name=name, type=ColumnType.STRING))
-    if not len(doubles.inexact):
+    if not len(inexact):
         return InferredType(Column(name=name, type=ColumnType.NUMBER))
-    return InferredType(_infer_decimal(name, cells.take(pa.array(doubles.inexact))))
+    return InferredType(_infer_decimal(name, cells.take(pa.array(inexact))))
 
 
 def _infer_integers(name: str, cells: pa.StringArray) -> InferredType:
@@ -484,7 +473,7 @@ def _infer_decimal(name: str, cells: pa.StringArray) -> Column:
 
 
 class SchemaProfile:
-    """The known schema, widened by the types of all values seen so far.
+    """The `known` schema, widened by the types of all values seen so far.
 
     The result does not depend on the order of the values. `columns` is the widened schema. `wide`
     names the integer columns with values beyond 2^53, which must not become a `number` when a
@@ -496,7 +485,7 @@ class SchemaProfile:
         self.columns: dict[str, Column] = schema.by_name()
         self.wide: set[str] = set()
         self.item: Item | None = None
-        self._known = dict(self.columns)
+        self.known = dict(self.columns)
         columns = () if declared is None else declared.columns
         self._base64 = {column.name for column in columns if column.type is ColumnType.BINARY}
         self._observed: dict[str, _ObservedTypes] = {}
@@ -506,10 +495,6 @@ class SchemaProfile:
     def fits(self) -> bool:
         """Whether the known schema holds every value seen so far."""
         return not self._first_misfits
-
-    def known_column(self, name: str) -> Column | None:
-        """Return a column of the known schema."""
-        return self._known.get(name)
 
     def text_column(self, name: str) -> Column | None:
         """Return the column that text is parsed for; binary is `unknown` unless it is declared.
@@ -551,13 +536,13 @@ class SchemaProfile:
         Either the known schema holds it, or its column has held only nulls: no known type
         contradicts the value, so it may set the type.
         """
-        known = self._known.get(seen.column.name)
+        known = self.known.get(seen.column.name)
         is_open = known is not None and known.type is ColumnType.UNKNOWN
         return is_open or self.holds(seen, text=text)
 
     def holds(self, seen: InferredType, *, text: bool) -> bool:
         """Return whether the known schema holds a value without a change."""
-        known = self._known.get(seen.column.name)
+        known = self.known.get(seen.column.name)
         return known is not None and known == needed(
             known, seen.column, wide=seen.wide, text_source=text
         )
@@ -575,7 +560,7 @@ class SchemaProfile:
             self.wide.add(name)
         observed = self._observed.setdefault(name, _ObservedTypes(seen.column))
         observed.add(seen.column, text=text)
-        known = self._known.get(name)
+        known = self.known.get(name)
         column = needed(
             known,
             observed.column,

@@ -16,7 +16,7 @@ import pytest
 
 from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.readers import avro as avro_module
-from batch_pipeline.encode.readers.avro import AvroReader
+from batch_pipeline.encode.readers.avro import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
 
@@ -46,7 +46,7 @@ def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
 
 def tables(data: bytes, **limits: Any) -> list[Table]:
     stream = stream_of(**limits)
-    return list(AvroReader(in_memory(data, stream), stream).chunks())
+    return list(read_chunks(in_memory(data, stream), stream))
 
 
 def one_field(kind: Any, values: list[Any], written_as: Any = None) -> Table:

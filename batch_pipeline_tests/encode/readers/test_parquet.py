@@ -13,7 +13,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from batch_pipeline.encode.chunks import ByteRange, Table
-from batch_pipeline.encode.readers.parquet import ParquetReader
+from batch_pipeline.encode.readers.parquet import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
@@ -33,7 +33,7 @@ def tables(
     **limits: Any,
 ) -> list[Table]:
     stream = replace(stream_of(**limits), on_nonfinite=rule)
-    return list(ParquetReader(in_memory(data, stream, part), stream).chunks())
+    return list(read_chunks(in_memory(data, stream, part), stream))
 
 
 def rejection(data: bytes, **options: Any) -> str:

@@ -59,17 +59,17 @@ def test_parse_text_doubles_of_any_cells_agrees_with_checking_each_cell(
 ) -> None:
     """All cells must be JSON numbers; those that differ from their double are inexact."""
     padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
-    found = parse_text_doubles(padded)
 
     if not all(text is None or _NUMBER.fullmatch(text) for text in texts):
-        assert found is None
+        with pytest.raises(pa.ArrowInvalid):
+            parse_text_doubles(padded)
         return
-    assert found is not None
-    assert found.values.to_pylist() == [None if text is None else float(text) for text in texts]
+    values, found = parse_text_doubles(padded)
+    assert values.to_pylist() == [None if text is None else float(text) for text in texts]
     inexact = [
         at for at, text in enumerate(texts) if text is not None and not is_exactly_double(text)
     ]
-    assert found.inexact.tolist() == inexact
+    assert found.tolist() == inexact
 
 
 _DIGIT_CELLS = (
@@ -112,11 +112,10 @@ def test_parse_text_doubles_of_many_cells_reports_inexact_ones(
     other: str, inexact: list[int]
 ) -> None:
     """Short cells are exact without a check; the others are compared with their double."""
-    found = parse_text_doubles(pa.array(["12.50", None] * 99 + ["0.5", other, "-7"]))
+    values, found = parse_text_doubles(pa.array(["12.50", None] * 99 + ["0.5", other, "-7"]))
 
-    assert found is not None
-    assert found.values.to_pylist() == [12.5, None] * 99 + [0.5, float(other), -7.0]
-    assert found.inexact.tolist() == inexact
+    assert values.to_pylist() == [12.5, None] * 99 + [0.5, float(other), -7.0]
+    assert found.tolist() == inexact
 
 
 WIDE = Column(name="a", type=ColumnType.DECIMAL, precision=20)
