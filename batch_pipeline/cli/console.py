@@ -272,11 +272,11 @@ EXIT_INTERRUPTED = 130
 
 
 def exit_code(errors: Iterable[PipelineError]) -> int:
-    """Return the code for errors: 1 if the operator has to fix one, else 3 if a stream stopped."""
-    codes = {_code(error) for error in errors}
-    return next(
-        (code for code in (EXIT_OPERATOR, EXIT_SOME_FAILED) if code in codes), EXIT_TRY_AGAIN
-    )
+    """Return the code for errors: 1 if the operator has to fix one, else 3 if a stream stopped.
+
+    The more urgent a code is, the smaller it is. There is at least one error.
+    """
+    return min(map(_code, errors))
 
 
 def exit_with(errors: Collection[PipelineError]) -> None:
