@@ -122,8 +122,8 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     from batch_pipeline.spark.spark_job import warm_up
     from batch_pipeline.spark.warm_server import stop
 
-    if pipeline.settings.spark_remote is not None:
-        return pipeline.settings.spark_remote.get_secret_value(), []
+    if pipeline.spark.remote is not None:
+        return pipeline.spark.remote, []
     home = pipeline.home.path
     stop(home)  # this command's server replaces it
     settings = pipeline.settings
