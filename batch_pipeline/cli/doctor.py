@@ -141,7 +141,8 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         return
     with closing(pipeline):
         settings, environment = pipeline.settings, pipeline.environment
-        home, streams = Home(path=settings.home), load_valid_streams(settings.streams)[0]
+        home = Home(path=settings.home)
+        streams, of_files = _stream_files(settings.streams)
         yield from attempted("settings", lambda: check_configuration(settings, environment))
         yield from attempted("versions", check_versions)
         yield from attempted("java", lambda: check_java(settings, environment))
@@ -149,7 +150,14 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         yield from attempted("disk", lambda: check_disks(home, streams.values()))
         yield from attempted("ports", check_port)
         if settings.inventory_conn is None and not _exists(home.postgres):
-            yield from _without_inventory(home, settings.streams, terms)
+            text = f"there is none in {home.path} yet. `batch-pipeline run` creates it."
+            yield warning("inventory", text)
+            if terms is not None:
+                yield warning(terms.name, "not checked: there is no inventory yet.")
+                return
+            yield from of_files
+            for stream in streams.values():
+                yield from attempted(stream.name, partial(check_places, stream, datetime.now(UTC)))
             return
         of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
         yield from of_inventory
@@ -158,7 +166,11 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         elif terms is not None:
             yield from attempted(terms.name, lambda: _table(pipeline, terms, job))
         else:
-            yield from attempted("streams", lambda: _streams(pipeline))
+            yield from of_files
+            yield from attempted("streams", lambda: check_work(pipeline.database.engine))
+            # Dagster runs the streams with valid files, so they are checked even if others are not.
+            for stream in streams.values():
+                yield from attempted(stream.name, partial(_stream, pipeline, stream))
 
 
 def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
@@ -169,19 +181,6 @@ def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
         yield from attempted("dagster", lambda: check_dagster(database.engine, is_own=is_own))
 
 
-def _without_inventory(home: Home, folder: Path, terms: SourceTerms | None) -> Iterator[Finding]:
-    """Check stream files and their folders without creating an embedded inventory."""
-    text = f"there is none in {home.path} yet. `batch-pipeline run` creates it."
-    yield warning("inventory", text)
-    if terms is not None:
-        yield warning(terms.name, "not checked: there is no inventory yet.")
-        return
-    streams, findings = _stream_files(folder)
-    yield from findings
-    for stream in streams.values():
-        yield from attempted(stream.name, partial(check_places, stream, datetime.now(UTC)))
-
-
 def _stream_files(folder: Path) -> tuple[Mapping[str, Stream], list[Finding]]:
     """Return the valid streams of a folder, and the findings of its files."""
     streams, errors = load_valid_streams(folder)
@@ -189,15 +188,6 @@ def _stream_files(folder: Path) -> tuple[Mapping[str, Stream], list[Finding]]:
     if not streams and not errors:
         findings.append(warning("streams", str(no_streams(folder))))
     return streams, findings
-
-
-def _streams(pipeline: Pipeline) -> Iterator[Finding]:
-    # Dagster runs the streams with valid files, so they are checked even if others are invalid.
-    streams, findings = _stream_files(pipeline.settings.streams)
-    yield from findings
-    yield from attempted("streams", lambda: check_work(pipeline.database.engine))
-    for stream in streams.values():
-        yield from attempted(stream.name, partial(_stream, pipeline, stream))
 
 
 def _stream(pipeline: Pipeline, stream: Stream) -> Iterator[Finding]:
