@@ -1,8 +1,9 @@
 """The command `dev`: run database, Spark and Dagster until Ctrl-C."""
 
 import signal
+import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from batch_pipeline.cli.console import err, fact, head, note, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.model.errors import check_extra
+from batch_pipeline.model.errors import check_extra, port_in_use
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -39,7 +40,7 @@ def dev(*, port: int, stop: bool) -> None:
     Example:
       batch-pipeline dev --port 3001
     """
-    from batch_pipeline.defs.instance.servers import check_port, watch
+    from batch_pipeline.defs.instance.servers import watch
 
     if stop:
         _stop_warm_server()
@@ -49,7 +50,8 @@ def dev(*, port: int, stop: bool) -> None:
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
-        check_port(port)
+        if not is_port_free(port):
+            raise port_in_use(port)
         streams = pipeline.usable_streams
         for error in pipeline.stream_file_errors:
             note(str(error))
@@ -61,6 +63,15 @@ def dev(*, port: int, stop: bool) -> None:
         finally:
             err.print("stopping …")
     say("Everything is stopped.")
+
+
+def is_port_free(port: int) -> bool:
+    """Return whether a server can listen on a port of the loopback interface."""
+    with socket.socket() as probe, suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def _stop_warm_server() -> None:

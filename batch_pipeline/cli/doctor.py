@@ -6,7 +6,6 @@ import platform
 import re
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ import psutil
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, out, print_json
+from batch_pipeline.cli.dev import is_port_free
 from batch_pipeline.cli.options import as_json
 from batch_pipeline.config.environment import ENV_FILE, PREFIX, Settings
 from batch_pipeline.config.home import Home
@@ -415,18 +415,14 @@ def _exists(path: Path) -> bool:
 
 def check_port(port: int = 3000) -> Iterator[Finding]:
     """Check that the port of Dagster's UI is free; `dev` does not choose another port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            text = (
-                f"{port} is in use by {_listener(port)}. If that is not your `dev`, run "
-                f"`batch-pipeline dev --port {port + 1}`."
-            )
-            yield warning("ports", text)
-            return
-    yield fine("ports", f"{port}, for Dagster's UI in `dev`, is free.")
+    if is_port_free(port):
+        yield fine("ports", f"{port}, for Dagster's UI in `dev`, is free.")
+        return
+    text = (
+        f"{port} is in use by {_listener(port)}. If that is not your `dev`, run "
+        f"`batch-pipeline dev --port {port + 1}`."
+    )
+    yield warning("ports", text)
 
 
 def _listener(port: int) -> str:

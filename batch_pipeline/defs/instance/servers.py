@@ -1,7 +1,6 @@
 """The services of `batch-pipeline dev`, watched until one of them ends or `dev` is stopped."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
 from batch_pipeline.defs.instance.private_api import FORK_RUNS
-from batch_pipeline.model.errors import RetryableError, port_in_use
+from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.spark import run_while_parent_lives
 from batch_pipeline.storage.local import PrivateFolder
 
@@ -154,20 +153,6 @@ _MODULE = "batch_pipeline.definitions"
 _WEBSERVER = "batch_pipeline.defs.instance.dagster_webserver"
 _LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` uses the same name
 _START_SECONDS = 90
-
-
-def check_port(port: int) -> None:
-    """Check that a port of the loopback interface is free.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise port_in_use(port) from error
 
 
 class _CodeServer(GuardedServer):
