@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Event
 from typing import Self
+from urllib.request import urlopen
 
 import psutil
 import yaml
@@ -217,10 +216,13 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
         web = [_WEBSERVER, "--host", "127.0.0.1", "--port", str(port), *shared]
         web += ["--live-data-poll-rate", "2000"]
         try:
-            _wait_for_code_server(start(_CodeServer, "code server", *code), socket_path)
+            code_server = start(_CodeServer, "code server", *code)
+            client = DagsterGrpcClient(socket=socket_path)
+            _wait_for_answer(lambda: client.get_server_id(timeout=5), code_server)
             webserver = start(GuardedServer, "webserver", *web)
             daemon = start(GuardedServer, "daemon", "dagster._daemon", "run", *shared)
-            _wait_for_webserver(webserver, daemon, port)
+            url = f"http://127.0.0.1:{port}/server_info"
+            _wait_for_answer(lambda: urlopen(url, timeout=5).close(), webserver, daemon)
             yield [Service(name=one.name, log=one.log, failure=one.failure) for one in servers]
         finally:
             # Stop the code server last: a sensor tick that loses it would be shown as failed.
@@ -228,29 +230,22 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
             stop(servers[:1])
 
 
-def _wait_for_code_server(server: GuardedServer, socket_path: str) -> None:
-    client, deadline = DagsterGrpcClient(socket=socket_path), time.monotonic() + _START_SECONDS
-    while server.exit_code is None and time.monotonic() < deadline:
-        with suppress(DagsterUserCodeUnreachableError):
-            client.get_server_id(timeout=5)
+def _wait_for_answer(
+    ask: Callable[[], object], server: GuardedServer, *others: GuardedServer
+) -> None:
+    """Wait until a server answers; `others` have to run meanwhile.
+
+    Raises:
+        RetryableError: a server ended or does not answer in time.
+    """
+    wrong, deadline = server, time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if ended := [one for one in (server, *others) if one.exit_code is not None]:
+            wrong = ended[0]
+            break
+        with suppress(DagsterUserCodeUnreachableError, OSError):
+            ask()
             return
         time.sleep(0.1)
-    raise _not_started(server)
-
-
-def _wait_for_webserver(webserver: GuardedServer, daemon: GuardedServer, port: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    url = f"http://127.0.0.1:{port}/server_info"
-    while webserver.exit_code is None and time.monotonic() < deadline:
-        if daemon.exit_code is not None:
-            raise _not_started(daemon)
-        with suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        time.sleep(0.25)
-    raise _not_started(webserver)
-
-
-def _not_started(server: GuardedServer) -> RetryableError:
-    failure = server.failure() or f"did not answer within {_START_SECONDS} seconds"
-    return service_ended(server.name, f"{failure} ({server.last_line()})", str(server.log))
+    failure = wrong.failure() or f"did not answer within {_START_SECONDS} seconds"
+    raise service_ended(wrong.name, f"{failure} ({wrong.last_line()})", str(wrong.log))
