@@ -72,10 +72,9 @@ def evaluate_run_checks(
     failed, so that a good run does not hide an earlier failure. The run does not fail: its batches
     are published. Returns the descriptions of blocking checks that failed.
     """
-    tried = len(context.partition_keys) if context.has_partition_key_range else 1
     scope = Scope(kinds=checks.kinds)
     if _have_passed(context.instance, checks):
-        scope = replace(scope, newest=max(_RECENT_BATCHES, tried))
+        scope = replace(scope, newest=max(_RECENT_BATCHES, len(context.partition_keys)))
     try:
         results = list(checks.verify(pipeline, scope))
     except PipelineError as error:
