@@ -112,20 +112,19 @@ def _terms(meta_table: str, job: str, table: dict[str, Any]) -> SourceTerms:
     columns = {role: table[role] for role in ("uid", "item", "weight") if table[role] is not None}
     if columns.get("weight") == "none":
         columns["weight"] = None
-    where, condition = table["where"], None
-    if where is not None:
+    where = None
+    if table["where"] is not None:
         try:
-            condition = json.loads(where)
+            where = parse_filter(json.loads(table["where"]), "--where")
         except ValueError as error:
             example = '[{"column": "kind", "operator": "=", "value": "a"}]'
-            raise InvalidValueError(
-                "--where", where, f"JSON such as {example} ({error})"
-            ) from error
+            expected = f"JSON such as {example} ({error})"
+            raise InvalidValueError("--where", table["where"], expected) from error
     usual = PUBLISHED_COLUMNS if is_published(meta_table) else MetaColumns()
     return SourceTerms(
         name=meta_table,
         columns=replace(usual, **columns),
-        where=None if where is None else parse_filter(condition, "--where"),
+        where=where,
         strategy=None if table["ceiling"] is None else Strategy(table["ceiling"]),
         settle_by=None if table["settle_by"] is None else SettleBy(table["settle_by"]),
         reader=job if is_published(meta_table) else None,
