@@ -133,14 +133,12 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     from batch_pipeline.spark.spark_job import warm_up
     from batch_pipeline.spark.warm_server import stop
 
-    if pipeline.spark.remote is not None:
-        return pipeline.spark.remote, []
-    home = pipeline.home.path
+    settings, home = pipeline.spark, pipeline.spark.home
+    if settings.remote is not None:
+        return settings.remote, []
     stop(home)  # this command's server replaces it
-    settings = pipeline.settings
-    conf = {"spark.master": settings.spark_master}
-    server = SparkConnectServer(home, conf=conf, packed=settings.spark_packed)
-    stack.enter_context(server)
+    conf = {"spark.master": settings.master}
+    server = stack.enter_context(SparkConnectServer(home, conf=conf, packed=settings.packed))
     warm_up(open_engine(SparkSettings(home=home, remote=server.remote)))
     close_session()
     stack.enter_context(build_meanwhile(home))
