@@ -106,9 +106,9 @@ def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
         fact("" if number else name, text)
 
 
-def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> None:
-    """Print the first lines of a list, and the number of omitted ones."""
-    for line in _first(lines, most):
+def print_some(lines: Sequence[str], *, indent: str = "  ") -> None:
+    """Print the first 20 lines of a list, and the number of omitted ones."""
+    for line in _first(lines, 20):
         say(indent + line)
 
 
