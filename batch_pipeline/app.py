@@ -71,6 +71,8 @@ class Pipeline:
     environment: Mapping[str, str] = field(
         default_factory=lambda: dict(os.environ), repr=False
     )  # it holds secrets
+    _open_parts: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+    _named_sources: dict[str, MetaSources] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def from_environment(
@@ -231,15 +233,13 @@ class Pipeline:
         jobs = self.database.jobs
         try:
             return jobs.find(name, meta_table)  # in the inventory's spelling
-        except UnknownJobError:
+        except UnknownJobError as unknown:
             if meta_table is None:
                 raise
             try:
                 canonical = self.sources_of(meta_table).canonical_name(meta_table)
-            except UnknownMetaTableError:
-                canonical = None  # perhaps in another database, which needs the full name
-            if canonical is None:
-                raise
+            except UnknownMetaTableError:  # perhaps in another database, which needs the full name
+                raise unknown from None
         return jobs.find(name, canonical)
 
     def items_of(self, job: Job) -> "ReflectedMetaTable":
@@ -381,14 +381,6 @@ class Pipeline:
     def close(self) -> None:
         """Close all open parts; the embedded server stops with its last client process."""
         self._open_parts.close()
-
-    @cached_property
-    def _open_parts(self) -> ExitStack:
-        return ExitStack()
-
-    @cached_property
-    def _named_sources(self) -> dict[str, MetaSources]:
-        return {}
 
     def _disposed(self, engine: "Engine") -> "Engine":
         """Register an engine to be disposed by `close`, and return it."""

@@ -23,7 +23,6 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.status import (
     LAG_BOUNDS,
     UNFINISHED,
-    Lags,
     NotPlanned,
     Totals,
     UnfinishedBatches,
@@ -112,14 +111,11 @@ def _totals(totals: Totals) -> Iterator[Metric]:
         "first published.",
         labels=_OF_STREAM,
     )
-    for stream, lags in totals.lags.items():
-        lag.add_metric([stream], _buckets(lags), lags.total_seconds)
-    yield lag
-
-
-def _buckets(lags: Lags) -> list[tuple[str, float]]:
     bounds = [*(f"{bound:.1f}" for bound in LAG_BOUNDS), "+Inf"]
-    return list(zip(bounds, map(float, accumulate(lags.counts)), strict=True))
+    for stream, lags in totals.lags.items():
+        buckets = list(zip(bounds, map(float, accumulate(lags.counts)), strict=True))
+        lag.add_metric([stream], buckets, lags.total_seconds)
+    yield lag
 
 
 def _counter(

@@ -11,8 +11,6 @@ import os
 import signal
 import sys
 import threading
-from enum import StrEnum
-from typing import NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -24,46 +22,40 @@ from batch_pipeline.cli.options import VARIABLE, Suggestions, left_out_reported
 _GC_THRESHOLD = 50_000
 
 
-class Section(StrEnum):
-    """Sections of the command list, in display order."""
-
-    START = "Start"
-    DAILY = "Daily work"
-    STEPS = "Single steps"
-    JOBS = "Jobs"
-    UPKEEP = "Checks and maintenance"
-    AROUND = "Integration"
-
-
-class Listed(NamedTuple):
-    """A command in the list."""
-
-    section: Section
-    summary: str
-
-
-# In display order. A summary fits on one line of an 80-column terminal.
-COMMANDS = {
-    "demo": Listed(Section.START, "Run the pipeline on generated files, step by step."),
-    "init": Listed(Section.START, "Create a project for an existing folder of files."),
-    "dev": Listed(Section.START, "Start everything, with Dagster's UI, until Ctrl-C."),
-    "doctor": Listed(Section.START, "Check the installation and suggest fixes."),
-    "run": Listed(Section.DAILY, "Register, plan, encode and publish new files."),
-    "reprocess": Listed(Section.DAILY, "Encode and publish batches again."),
-    "status": Listed(Section.DAILY, "Show waiting, finished and failed work."),
-    "explain": Listed(Section.DAILY, "Show the state and history of a file or batch."),
-    "plan": Listed(Section.STEPS, "Register and plan new files, or plan a backfill."),
-    "messages": Listed(Section.STEPS, "Write the Singer messages of a stream."),
-    "files": Listed(Section.STEPS, "List the part files of a stream's live batches."),
-    "load": Listed(Section.STEPS, "Load published batches into the stream's targets."),
-    "jobs": Listed(Section.JOBS, "List, pause, resume, cancel, retry or split jobs."),
-    "verify": Listed(Section.UPKEEP, "Check published batches and the backlog."),
-    "reconcile": Listed(Section.UPKEEP, "Clean up after crashes, and plan late items."),
-    "gc": Listed(Section.UPKEEP, "Delete files that are no longer needed."),
-    "migrate": Listed(Section.UPKEEP, "Upgrade the inventory schema to this release."),
-    "metrics": Listed(Section.AROUND, "Serve metrics for Prometheus, until Ctrl-C."),
-    "pack": Listed(Section.AROUND, "Pack the Python packages for Spark executors."),
+# The commands with their summaries by section, in display order. A summary fits on one line of an
+# 80-column terminal.
+SECTIONS = {
+    "Start": {
+        "demo": "Run the pipeline on generated files, step by step.",
+        "init": "Create a project for an existing folder of files.",
+        "dev": "Start everything, with Dagster's UI, until Ctrl-C.",
+        "doctor": "Check the installation and suggest fixes.",
+    },
+    "Daily work": {
+        "run": "Register, plan, encode and publish new files.",
+        "reprocess": "Encode and publish batches again.",
+        "status": "Show waiting, finished and failed work.",
+        "explain": "Show the state and history of a file or batch.",
+    },
+    "Single steps": {
+        "plan": "Register and plan new files, or plan a backfill.",
+        "messages": "Write the Singer messages of a stream.",
+        "files": "List the part files of a stream's live batches.",
+        "load": "Load published batches into the stream's targets.",
+    },
+    "Jobs": {"jobs": "List, pause, resume, cancel, retry or split jobs."},
+    "Checks and maintenance": {
+        "verify": "Check published batches and the backlog.",
+        "reconcile": "Clean up after crashes, and plan late items.",
+        "gc": "Delete files that are no longer needed.",
+        "migrate": "Upgrade the inventory schema to this release.",
+    },
+    "Integration": {
+        "metrics": "Serve metrics for Prometheus, until Ctrl-C.",
+        "pack": "Pack the Python packages for Spark executors.",
+    },
 }
+COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 # Modules of the commands that are not in a module of the same name.
 _MODULES = {
@@ -128,20 +120,15 @@ class _Commands(Suggestions):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
         widest = max(map(len, COMMANDS))
-        for section in Section:
-            rows = [
-                (name.ljust(widest), one.summary)
-                for name, one in COMMANDS.items()
-                if one.section is section
-            ]
-            with formatter.section(section.value):
-                formatter.write_dl(rows)
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Complete the name of a command, or an option of the group."""
         names = [
-            CompletionItem(name, help=one.summary)
-            for name, one in COMMANDS.items()
+            CompletionItem(name, help=summary)
+            for name, summary in COMMANDS.items()
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]

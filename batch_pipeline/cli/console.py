@@ -106,9 +106,9 @@ def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
         fact("" if number else name, text)
 
 
-def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> None:
-    """Print the first lines of a list, and the number of omitted ones."""
-    for line in _first(lines, most):
+def print_some(lines: Sequence[str], *, indent: str = "  ") -> None:
+    """Print the first 20 lines of a list, and the number of omitted ones."""
+    for line in _first(lines, 20):
         say(indent + line)
 
 
@@ -272,11 +272,11 @@ EXIT_INTERRUPTED = 130
 
 
 def exit_code(errors: Iterable[PipelineError]) -> int:
-    """Return the code for errors: 1 if the operator has to fix one, else 3 if a stream stopped."""
-    codes = {_code(error) for error in errors}
-    return next(
-        (code for code in (EXIT_OPERATOR, EXIT_SOME_FAILED) if code in codes), EXIT_TRY_AGAIN
-    )
+    """Return the code for errors: 1 if the operator has to fix one, else 3 if a stream stopped.
+
+    The more urgent a code is, the smaller it is. There is at least one error.
+    """
+    return min(map(_code, errors))
 
 
 def exit_with(errors: Collection[PipelineError]) -> None:

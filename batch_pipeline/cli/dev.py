@@ -1,8 +1,9 @@
 """The command `dev`: run database, Spark and Dagster until Ctrl-C."""
 
 import signal
+import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from batch_pipeline.cli.console import err, fact, head, note, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.model.errors import check_extra
+from batch_pipeline.model.errors import check_extra, port_in_use
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -39,7 +40,7 @@ def dev(*, port: int, stop: bool) -> None:
     Example:
       batch-pipeline dev --port 3001
     """
-    from batch_pipeline.defs.instance.servers import check_port, watch
+    from batch_pipeline.defs.instance.servers import watch
 
     if stop:
         _stop_warm_server()
@@ -49,7 +50,8 @@ def dev(*, port: int, stop: bool) -> None:
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
-        check_port(port)
+        if not is_port_free(port):
+            raise port_in_use(port)
         streams = pipeline.usable_streams
         for error in pipeline.stream_file_errors:
             note(str(error))
@@ -61,6 +63,15 @@ def dev(*, port: int, stop: bool) -> None:
         finally:
             err.print("stopping …")
     say("Everything is stopped.")
+
+
+def is_port_free(port: int) -> bool:
+    """Return whether a server can listen on a port of the loopback interface."""
+    with socket.socket() as probe, suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def _stop_warm_server() -> None:
@@ -122,14 +133,12 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     from batch_pipeline.spark.spark_job import warm_up
     from batch_pipeline.spark.warm_server import stop
 
-    if pipeline.settings.spark_remote is not None:
-        return pipeline.settings.spark_remote.get_secret_value(), []
-    home = pipeline.home.path
+    settings, home = pipeline.spark, pipeline.spark.home
+    if settings.remote is not None:
+        return settings.remote, []
     stop(home)  # this command's server replaces it
-    settings = pipeline.settings
-    conf = {"spark.master": settings.spark_master}
-    server = SparkConnectServer(home, conf=conf, packed=settings.spark_packed)
-    stack.enter_context(server)
+    conf = {"spark.master": settings.master}
+    server = stack.enter_context(SparkConnectServer(home, conf=conf, packed=settings.packed))
     warm_up(open_engine(SparkSettings(home=home, remote=server.remote)))
     close_session()
     stack.enter_context(build_meanwhile(home))

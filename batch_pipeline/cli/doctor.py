@@ -6,7 +6,6 @@ import platform
 import re
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ import psutil
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, out, print_json
+from batch_pipeline.cli.dev import is_port_free
 from batch_pipeline.cli.options import as_json
 from batch_pipeline.config.environment import ENV_FILE, PREFIX, Settings
 from batch_pipeline.config.home import Home
@@ -112,20 +112,19 @@ def _terms(meta_table: str, job: str, table: dict[str, Any]) -> SourceTerms:
     columns = {role: table[role] for role in ("uid", "item", "weight") if table[role] is not None}
     if columns.get("weight") == "none":
         columns["weight"] = None
-    where, condition = table["where"], None
-    if where is not None:
+    where = None
+    if table["where"] is not None:
         try:
-            condition = json.loads(where)
+            where = parse_filter(json.loads(table["where"]), "--where")
         except ValueError as error:
             example = '[{"column": "kind", "operator": "=", "value": "a"}]'
-            raise InvalidValueError(
-                "--where", where, f"JSON such as {example} ({error})"
-            ) from error
+            expected = f"JSON such as {example} ({error})"
+            raise InvalidValueError("--where", table["where"], expected) from error
     usual = PUBLISHED_COLUMNS if is_published(meta_table) else MetaColumns()
     return SourceTerms(
         name=meta_table,
         columns=replace(usual, **columns),
-        where=None if where is None else parse_filter(condition, "--where"),
+        where=where,
         strategy=None if table["ceiling"] is None else Strategy(table["ceiling"]),
         settle_by=None if table["settle_by"] is None else SettleBy(table["settle_by"]),
         reader=job if is_published(meta_table) else None,
@@ -141,7 +140,8 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         return
     with closing(pipeline):
         settings, environment = pipeline.settings, pipeline.environment
-        home, streams = Home(path=settings.home), load_valid_streams(settings.streams)[0]
+        home = Home(path=settings.home)
+        streams, of_files = _stream_files(settings.streams)
         yield from attempted("settings", lambda: check_configuration(settings, environment))
         yield from attempted("versions", check_versions)
         yield from attempted("java", lambda: check_java(settings, environment))
@@ -149,7 +149,14 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         yield from attempted("disk", lambda: check_disks(home, streams.values()))
         yield from attempted("ports", check_port)
         if settings.inventory_conn is None and not _exists(home.postgres):
-            yield from _without_inventory(home, settings.streams, terms)
+            text = f"there is none in {home.path} yet. `batch-pipeline run` creates it."
+            yield warning("inventory", text)
+            if terms is not None:
+                yield warning(terms.name, "not checked: there is no inventory yet.")
+                return
+            yield from of_files
+            for stream in streams.values():
+                yield from attempted(stream.name, partial(check_places, stream, datetime.now(UTC)))
             return
         of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
         yield from of_inventory
@@ -158,7 +165,11 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         elif terms is not None:
             yield from attempted(terms.name, lambda: _table(pipeline, terms, job))
         else:
-            yield from attempted("streams", lambda: _streams(pipeline))
+            yield from of_files
+            yield from attempted("streams", lambda: check_work(pipeline.database.engine))
+            # Dagster runs the streams with valid files, so they are checked even if others are not.
+            for stream in streams.values():
+                yield from attempted(stream.name, partial(_stream, pipeline, stream))
 
 
 def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
@@ -169,19 +180,6 @@ def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
         yield from attempted("dagster", lambda: check_dagster(database.engine, is_own=is_own))
 
 
-def _without_inventory(home: Home, folder: Path, terms: SourceTerms | None) -> Iterator[Finding]:
-    """Check stream files and their folders without creating an embedded inventory."""
-    text = f"there is none in {home.path} yet. `batch-pipeline run` creates it."
-    yield warning("inventory", text)
-    if terms is not None:
-        yield warning(terms.name, "not checked: there is no inventory yet.")
-        return
-    streams, findings = _stream_files(folder)
-    yield from findings
-    for stream in streams.values():
-        yield from attempted(stream.name, partial(check_places, stream, datetime.now(UTC)))
-
-
 def _stream_files(folder: Path) -> tuple[Mapping[str, Stream], list[Finding]]:
     """Return the valid streams of a folder, and the findings of its files."""
     streams, errors = load_valid_streams(folder)
@@ -189,15 +187,6 @@ def _stream_files(folder: Path) -> tuple[Mapping[str, Stream], list[Finding]]:
     if not streams and not errors:
         findings.append(warning("streams", str(no_streams(folder))))
     return streams, findings
-
-
-def _streams(pipeline: Pipeline) -> Iterator[Finding]:
-    # Dagster runs the streams with valid files, so they are checked even if others are invalid.
-    streams, findings = _stream_files(pipeline.settings.streams)
-    yield from findings
-    yield from attempted("streams", lambda: check_work(pipeline.database.engine))
-    for stream in streams.values():
-        yield from attempted(stream.name, partial(_stream, pipeline, stream))
 
 
 def _stream(pipeline: Pipeline, stream: Stream) -> Iterator[Finding]:
@@ -425,18 +414,14 @@ def _exists(path: Path) -> bool:
 
 def check_port(port: int = 3000) -> Iterator[Finding]:
     """Check that the port of Dagster's UI is free; `dev` does not choose another port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            text = (
-                f"{port} is in use by {_listener(port)}. If that is not your `dev`, run "
-                f"`batch-pipeline dev --port {port + 1}`."
-            )
-            yield warning("ports", text)
-            return
-    yield fine("ports", f"{port}, for Dagster's UI in `dev`, is free.")
+    if is_port_free(port):
+        yield fine("ports", f"{port}, for Dagster's UI in `dev`, is free.")
+        return
+    text = (
+        f"{port} is in use by {_listener(port)}. If that is not your `dev`, run "
+        f"`batch-pipeline dev --port {port + 1}`."
+    )
+    yield warning("ports", text)
 
 
 def _listener(port: int) -> str:

@@ -60,22 +60,21 @@ def init(
     with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", proposal.batches_folder)
-    made = write_project(there, proposal.stream, text_of(proposal), ignored=ignored)
+    written, kept = write_project(there, proposal.stream, text_of(proposal), ignored=ignored)
     if as_json:
         print_json(
             proposal_json(proposal)
             | {
                 "folder": str(there),
-                "written": [str(path) for path in made.written],
-                "kept": {str(path): step for path, step in made.kept.items()},
+                "written": [str(path) for path in written],
+                "kept": {str(path): step for path, step in kept.items()},
             }
         )
         return
     _print_found(proposal)
-    if made.written:
-        names = ", ".join(str(path.relative_to(there)) for path in made.written)
-        fact("written", names)
-    for path, step in made.kept.items():
+    if written:
+        fact("written", ", ".join(str(path.relative_to(there)) for path in written))
+    for path, step in kept.items():
         note(f"{path} exists and was not changed; {step}.")
     _print_next(there, proposal, settings)
 

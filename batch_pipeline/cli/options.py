@@ -104,8 +104,7 @@ def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
     """
     if not names:
         streams = [*pipeline.usable_streams.values()]
-        context = click.get_current_context()
-        context.meta[_LEFT_OUT] = pipeline.stream_file_errors
+        click.get_current_context().meta[_LEFT_OUT] = pipeline.stream_file_errors
         return streams
     streams = [pipeline.stream(name) for name in names]
     for error in pipeline.stream_file_errors:

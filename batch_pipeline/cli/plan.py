@@ -101,7 +101,10 @@ def plan(
         job = stream if request is None else request.name
         if dry_run:
             estimate = _estimate(pipeline, one, request)
-            (_print_estimate_json if as_json else _print_estimate)(stream, job, estimate)
+            if as_json:
+                print_json(_estimate_report(stream, job, estimate))
+            else:
+                _print_estimate(job, estimate)
             return
         ensure_inventory_current(pipeline.database, one)
         if request is None:
@@ -189,23 +192,21 @@ def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) 
     return database.backfills.estimate(request, table)
 
 
-def _print_estimate_json(stream: str, job: str, estimate: Estimate) -> None:
-    print_json(
-        {
-            "stream": stream,
-            "job": job,
-            "dry_run": True,
-            "batches": estimate.batches,
-            "items": estimate.items,
-            "weight_bytes": estimate.weight,
-            "oversized": estimate.oversized,
-            "seconds": estimate.seconds,
-            "pace": estimate.pace and asdict(estimate.pace),
-        }
-    )
+def _estimate_report(stream: str, job: str, estimate: Estimate) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "job": job,
+        "dry_run": True,
+        "batches": estimate.batches,
+        "items": estimate.items,
+        "weight_bytes": estimate.weight,
+        "oversized": estimate.oversized,
+        "seconds": estimate.seconds,
+        "pace": estimate.pace and asdict(estimate.pace),
+    }
 
 
-def _print_estimate(_stream: str, job: str, estimate: Estimate) -> None:
+def _print_estimate(job: str, estimate: Estimate) -> None:
     say(f"{job}: batches that would be planned: {estimate.batches}; nothing was stored.")
     heavy = f", batches heavier than max_weight: {estimate.oversized}" * bool(estimate.oversized)
     say(f"  items: {estimate.items}, {format_bytes(estimate.weight)}{heavy}")

@@ -330,7 +330,7 @@ def _print_reprocessed(
             what = new if one.is_new else f"failed, {what} stays current"
         weight = format_bytes(status.batch.weight)
         say(f"  {key}  files: {status.batch.count:>4}  {weight:>10}  {what}")
-    every = len(selected.batches)
+    every = len(selected.partitions)
     if every > _SHOWN:
         say(f"  … and {every - _SHOWN} more")
     made = sum(one.is_new for one in results)

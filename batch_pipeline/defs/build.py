@@ -107,8 +107,7 @@ def _s3_resource(streams: Sequence[Stream]) -> dict[str, Any]:
 @contextmanager
 def quiet_dagster() -> Iterator[None]:
     """Suppress Dagster's warnings about beta parameters: a hundred lines for fifty streams."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.BetaWarning)
+    with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):
         yield
 
 

@@ -68,14 +68,13 @@ def evaluate_run_checks(
 ) -> list[str]:
     """Evaluate the checks of an asset at the end of a run that encoded its batches.
 
-    Considers the batches that the run has published, or the 50 newest if the last evaluation
-    failed, so that a good run does not hide an earlier failure. The run does not fail: its batches
-    are published. Returns the descriptions of blocking checks that failed.
+    Considers the 50 newest batches, or as many as the run has tried; the 1,000 newest if the last
+    evaluation failed, so that a good run does not hide an earlier failure. The run does not fail:
+    its batches are published. Returns the descriptions of blocking checks that failed.
     """
-    tried = len(context.partition_keys) if context.has_partition_key_range else 1
     scope = Scope(kinds=checks.kinds)
     if _have_passed(context.instance, checks):
-        scope = replace(scope, newest=max(_RECENT_BATCHES, tried))
+        scope = replace(scope, newest=max(_RECENT_BATCHES, len(context.partition_keys)))
     try:
         results = list(checks.verify(pipeline, scope))
     except PipelineError as error:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import groupby
-from typing import Any, Self
+from typing import Any
 
 import dagster as dg
 
@@ -136,7 +137,7 @@ def run_until_idle(
             result = RunResult(stream=stream.name)
             try:
                 with _interrupts_kept():
-                    _StreamRuns.open(pipeline, stream, instance, result).execute_all()
+                    _StreamRuns(pipeline, stream, instance, result).execute_all()
                     _read_statuses(pipeline, stream, result)
                     counts = pipeline.database.change_feed.publish_counts(stream.name)
                     pipeline.home.set_reported(stream.name, counts)
@@ -167,29 +168,20 @@ def _reported(pipeline: Pipeline, stream: Stream, error: Exception) -> PipelineE
     return StreamStoppedError(stream.name, problem, str(log))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class _StreamRuns:
     """The Dagster runs of one stream in this process; `result` has their results so far."""
 
     pipeline: Pipeline
     stream: Stream
     instance: dg.DagsterInstance
-    definitions: dg.Definitions
     result: RunResult
 
-    @classmethod
-    def open(
-        cls, pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, result: RunResult
-    ) -> Self:
-        """Build the definitions of a stream; planned backfills are encoded in any case."""
-        rules = replace(stream.dagster, backfills=True)
-        return cls(
-            pipeline=pipeline,
-            stream=stream,
-            instance=instance,
-            definitions=build_definitions([replace(stream, dagster=rules)]),
-            result=result,
-        )
+    @cached_property
+    def definitions(self) -> dg.Definitions:
+        """The definitions of the stream; planned backfills are encoded in any case."""
+        rules = replace(self.stream.dagster, backfills=True)
+        return build_definitions([replace(self.stream, dagster=rules)])
 
     def execute_all(self) -> None:
         """Execute runs until nothing is left; a paused job is noted in the result."""
@@ -307,11 +299,6 @@ class ReprocessSelection:
     partitions: Mapping[str, BatchStatus]
     moment: datetime | None
 
-    @property
-    def batches(self) -> list[BatchStatus]:
-        """The batches, in the order of their partitions."""
-        return [*self.partitions.values()]
-
 
 def select_batches(
     pipeline: Pipeline,
@@ -381,14 +368,12 @@ def reprocess(
         JobPausedError: the stream's job is paused; generations published so far are kept.
         PipelineError: the infrastructure failed; generations published so far are kept.
     """
-    asset = batches_of(stream)
+    asset, batches = batches_of(stream), [*chosen.partitions.values()]
     with quiet_dagster():
         close_abandoned_runs(pipeline, instance)
         instance.add_dynamic_partitions(asset.set_name, [*chosen.partitions])
-        runs = _StreamRuns.open(pipeline, stream, instance, RunResult(stream=stream.name))
-        start_step(stream.name, "encoding", total=len(chosen.batches))
-        runs.encode(asset, chosen.batches)
+        runs = _StreamRuns(pipeline, stream, instance, RunResult(stream=stream.name))
+        start_step(stream.name, "encoding", total=len(batches))
+        runs.encode(asset, batches)
     after = {status.batch.id: status for status in asset.statuses(pipeline.database)}
-    return [
-        ReprocessResult(before=status, after=after[status.batch.id]) for status in chosen.batches
-    ]
+    return [ReprocessResult(before=status, after=after[status.batch.id]) for status in batches]

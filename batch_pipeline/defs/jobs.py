@@ -1,5 +1,6 @@
 """Dagster jobs over the streams of a code location, and their schedules."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -122,7 +123,7 @@ def _for_each_stream(
             error = UnknownStreamError(name, tuple(by_name), "this code location")
             raise dg.Failure(str(error), allow_retries=False) from error
     streams = [by_name[name] for name in chosen] or streams
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     failures: dict[str, str] = {}
     for stream in streams:
         try:
@@ -133,8 +134,7 @@ def _for_each_stream(
             continue
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         context.log.info("%s: %s", stream.name, listed)
-        for name, count in counts.items():
-            sums[name] = sums.get(name, 0) + count
+        sums.update(counts)
     metadata = {"streams": len(streams) - len(failures), **sums}
     if failures:
         others = ", the others are done" if metadata["streams"] else ""

@@ -27,7 +27,7 @@ from batch_pipeline.defs.partition_events import (
     ensure_own_location,
     infrastructure_failure,
     raise_failures,
-    repeated,
+    repeated_runs,
 )
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
@@ -136,7 +136,7 @@ def _report(
     that this run repeats: the ids of its loads are at most `before`.
     """
     is_awaited = events is not None and events.is_awaited
-    runs = repeated(context) if is_awaited else {context.run.run_id}
+    runs = {*repeated_runs(context)} if is_awaited else {context.run.run_id}
     is_repeat = len(runs) > 1 or context.retry_number > 0
     after = 0 if is_awaited and is_repeat else before
     report = context.log_event if events is None else events.add
@@ -201,7 +201,7 @@ def _void(
         Failure: files of some batches were deleted; the next run loads the others.
     """
     errors: list[PipelineError] = []
-    runs = repeated(context)
+    runs = repeated_runs(context)
     for label in labels:
         try:
             for target in stream.targets:

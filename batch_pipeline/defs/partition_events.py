@@ -184,20 +184,15 @@ def ensure_own_location(context: Context, stream: Stream) -> None:
         raise dg.Failure(str(error), allow_retries=False) from error
 
 
-def repeated(context: Context) -> set[str]:
-    """Return the ids of a run and of the failed runs that it repeats.
+def repeated_runs(context: Context) -> dict[str, dg.DagsterRun]:
+    """Return a run, then the failed runs that it repeats, the first one at the end, by id.
 
     A person's re-execution of all steps repeats no run.
     """
-    return {run.run_id for run in _repeated_runs(context)}
-
-
-def _repeated_runs(context: Context) -> list[dg.DagsterRun]:
-    """Return a run, then the failed runs that it repeats, the first one at the end."""
     run: dg.DagsterRun | None = context.run
-    runs = list[dg.DagsterRun]()
+    runs: dict[str, dg.DagsterRun] = {}
     while run is not None:
-        runs.append(run)
+        runs[run.run_id] = run
         parent = run.parent_run_id if _is_repeat(run) else None
         run = None if parent is None else context.instance.get_run_by_id(parent)
     return runs
@@ -237,13 +232,13 @@ def already_published_by_run(
     other repeated runs skip batches that they, or a run that they repeat, have published.
     """
     run, manifests = context.run, database.manifests
-    runs = _repeated_runs(context)
-    is_new = is_launched(runs[-1])
+    runs = repeated_runs(context)
+    is_new = is_launched([*runs.values()][-1])
     if not (is_new or context.retry_number or _is_repeat(run)):
         return None
     manifest = manifests.of_batch(batch)
     if manifest is None:
         return None
-    if not is_new and manifests.run_of(manifest) not in {each.run_id for each in runs}:
+    if not is_new and manifests.run_of(manifest) not in runs:
         return None
     return manifests.with_origin(manifest)

@@ -1,6 +1,5 @@
 """Resources of runs and sensors: the pipeline and the Spark session."""
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +11,6 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.names import PIPELINE_RESOURCE, S3_RESOURCE
 from batch_pipeline.inventory.embedded_server import find_server
@@ -98,18 +96,16 @@ class InventoryResource(dg.ConfigurableResource[Any]):
             self._pipeline = None
 
     def _open(self) -> Pipeline:
-        environment = dict(os.environ)
-        settings = load_settings(settings=self.settings_fields(), environment=environment)
-        if settings.inventory_conn is None:
-            folder = Home(path=settings.home).postgres
-            if find_server(folder) is None:
-                raise ConfigurationError(
-                    f"No inventory: the embedded PostgreSQL of {settings.home} does not run, and "
-                    f"resources of Dagster do not start it. Set BATCH_PIPELINE_INVENTORY_CONN, or "
-                    f"the field `inventory_conn` of the resource, to the URL of a Postgres "
-                    f"database; or start `batch-pipeline dev`."
-                )
-        return Pipeline(settings, environment)
+        pipeline = Pipeline.from_environment(settings=self.settings_fields())
+        home, is_embedded = pipeline.settings.home, pipeline.settings.inventory_conn is None
+        if is_embedded and find_server(Home(path=home).postgres) is None:
+            raise ConfigurationError(
+                f"No inventory: the embedded PostgreSQL of {home} does not run, and resources of "
+                f"Dagster do not start it. Set BATCH_PIPELINE_INVENTORY_CONN, or the field "
+                f"`inventory_conn` of the resource, to the URL of a Postgres database; or start "
+                f"`batch-pipeline dev`."
+            )
+        return pipeline
 
 
 class PipelineResource(InventoryResource):

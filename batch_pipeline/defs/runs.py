@@ -218,10 +218,10 @@ def cancel_batches(
 
 def cancel_batches_since(
     pipeline: Pipeline, instance: dg.DagsterInstance, stream: Stream, since: float
-) -> int:
+) -> None:
     """Cancel the batches of runs that were cancelled since a time, in seconds since 1970.
 
     Sensors that launch call it first, because they may be evaluated before the sensor of run ends.
     """
-    runs = ended_runs(instance, since, dg.DagsterRunStatus.CANCELED)
-    return sum(cancel_batches(pipeline, instance, [stream], run) for run in runs)
+    for run in ended_runs(instance, since, dg.DagsterRunStatus.CANCELED):
+        cancel_batches(pipeline, instance, [stream], run)

@@ -3,8 +3,6 @@
 Existing files are never overwritten.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,16 +16,12 @@ _OF_DAGSTER = ("dagster.yaml", "workspace.yaml")
 _IGNORED = ".gitignore"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
-    """The files of a project: written ones, and `kept` ones that existed, each with a next step."""
-
-    written: tuple[Path, ...]
-    kept: Mapping[Path, str]
-
-
-def write_project(folder: Path, stream: Stream, text: str, *, ignored: tuple[str, ...]) -> Project:
+def write_project(
+    folder: Path, stream: Stream, text: str, *, ignored: tuple[str, ...]
+) -> tuple[list[Path], dict[Path, str]]:
     """Write the files of a project that are missing; `ignored` are folders for `.gitignore`.
+
+    Returns the files that were written, and those that existed, each with a next step.
 
     Raises:
         ConfigurationError: the stream exists already, or a file cannot be written.
@@ -55,7 +49,7 @@ def write_project(folder: Path, stream: Stream, text: str, *, ignored: tuple[str
             for one in written:
                 one.unlink()
             raise _unwritable(path, error) from error
-    return Project(written=tuple(written), kept=kept)
+    return written, kept
 
 
 def _check_new(folder: Path, stream: Stream) -> None:

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from batch_pipeline.cli import COMMANDS, cli
+from batch_pipeline.cli import COMMANDS, SECTIONS, cli
 from batch_pipeline.cli.jobs import jobs
 from batch_pipeline.cli.options import VARIABLE
 
@@ -48,10 +48,11 @@ def help_of(*words: str) -> str:
 
 def test_command_list_shows_each_summary_on_one_line() -> None:
     printed = help_of()
-    for name, entry in COMMANDS.items():
-        assert len(entry.summary) <= MAX_SUMMARY_LENGTH, name
-        assert re.search(rf"^  {name} +{re.escape(entry.summary)}$", printed, re.MULTILINE), name
-        assert printed.index(f"{entry.section.value}:") < printed.index(f"\n  {name} ")
+    for section, commands in SECTIONS.items():
+        for name, summary in commands.items():
+            assert len(summary) <= MAX_SUMMARY_LENGTH, name
+            assert re.search(rf"^  {name} +{re.escape(summary)}$", printed, re.MULTILINE), name
+            assert printed.index(f"{section}:") < printed.index(f"\n  {name} ")
 
 
 @pytest.mark.parametrize("name", NAMES)

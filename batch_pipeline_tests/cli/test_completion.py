@@ -97,8 +97,8 @@ def test_file_names_are_completed_by_the_shell(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zsh_gets_command_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = COMMANDS["gc"].summary
-    assert complete(monkeypatch, "batch-pipeline g", "zsh") == f"plain\ngc\n{summary}"
+    expected = f"plain\ngc\n{COMMANDS['gc']}"
+    assert complete(monkeypatch, "batch-pipeline g", "zsh") == expected
 
 
 @pytest.mark.usefixtures("streams")

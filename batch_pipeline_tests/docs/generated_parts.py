@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from batch_pipeline.cli import COMMANDS, Section, cli
+from batch_pipeline.cli import COMMANDS, SECTIONS, cli
 from batch_pipeline.metrics import Scrape, families, up
 from batch_pipeline.model.status import Totals
 from batch_pipeline_tests.docs.pages import DOCS
@@ -88,15 +88,11 @@ def commands() -> str:
     options = [one for usages in entries.values() for usage in usages for one in usage.options]
     shared = {option: None for option in options if options.count(option) > 1}
     lists = []
-    for section in Section:
+    for section, summaries in SECTIONS.items():
         lines = [
-            line
-            for name, entry in COMMANDS.items()
-            if entry.section is section
-            for usage in entries[name]
-            for line in usage.lines(shared)
+            line for name in summaries for usage in entries[name] for line in usage.lines(shared)
         ]
-        lists.append("\n".join([f"## {section.value}\n", *lines]))
+        lists.append("\n".join([f"## {section}\n", *lines]))
     lines = [f"- `{option.names}`: {option.text}" for option in shared]
     return "\n\n".join([*lists, "\n".join(["## Shared options\n", *lines])])
 
@@ -131,8 +127,8 @@ def _usages(name: str, context: click.Context) -> Iterator[_Usage]:
             yield _Usage(title, each.get_short_help_str(_MAX_SUMMARY), _options(each, context))
         return
     title = f"[`{name}`]({_SEE[name]})" if name in _SEE else f"`{name}`"
-    summary = COMMANDS[name].summary
-    yield _Usage(f"{title}{_arguments(command, context)}", summary, _options(command, context))
+    title += _arguments(command, context)
+    yield _Usage(title, COMMANDS[name], _options(command, context))
 
 
 def _arguments(command: click.Command, context: click.Context) -> str:

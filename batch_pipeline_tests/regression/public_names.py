@@ -11,7 +11,7 @@ import dagster as dg
 
 import batch_pipeline
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli import COMMANDS, cli, console
+from batch_pipeline.cli import SECTIONS, cli, console
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.config.environment import PREFIX, Settings
@@ -40,8 +40,8 @@ def commands() -> dict[str, str]:
     entries = {
         f"exit code {n}": str(code) for n, code in vars(console).items() if n.startswith("EXIT_")
     }
-    for name in COMMANDS:
-        entries[name] = COMMANDS[name].section.value
+    for name, section in ((name, title) for title, names in SECTIONS.items() for name in names):
+        entries[name] = section
         for called, command in _leaves(name):
             entries |= {f"{called} {_spelling(it)}": _rules(it) for it in command.params}
     for singer in (BatchPipelineTap, TargetBatchPipeline):

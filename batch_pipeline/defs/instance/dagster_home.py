@@ -1,9 +1,7 @@
 """The Dagster instance of a home: its configuration, its streams, and runs that a crash left."""
 
 import hashlib
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Mapping
 from importlib.resources import files
@@ -13,6 +11,7 @@ from typing import Any
 import dagster as dg
 import yaml
 from dagster._core.instance.ref import InstanceRef
+from dagster._utils.merger import deep_merge_dicts
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
@@ -22,6 +21,7 @@ from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.runs import BEGUN, CREATED, close_silent_runs
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.java import write_file
 
 _CONFIGURATION = "dagster.yaml"
 
@@ -34,28 +34,17 @@ def prepare_dagster_home(home: Home) -> Path:
     Raises:
         SettingError: that file is not a mapping.
     """
-    home.dagster.mkdir(parents=True, exist_ok=True)
-    configuration = home.dagster / _CONFIGURATION
     text = (files("batch_pipeline.defs.instance") / _CONFIGURATION).read_text()
     own = _own_settings(home.path / _CONFIGURATION)
     if own:
-        text = yaml.safe_dump(_merged(yaml.safe_load(text), own), sort_keys=False)
-    if not configuration.exists() or configuration.read_text() != text:
-        _write(configuration, text)
+        text = yaml.safe_dump(deep_merge_dicts(yaml.safe_load(text), own), sort_keys=False)
+    write_file(home.dagster / _CONFIGURATION, text)  # for this user only: it may hold secrets
     return home.dagster
 
 
 def open_instance(home: Home) -> dg.DagsterInstance:
     """Open the instance; use it as a context manager."""
     return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(prepare_dagster_home(home))))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically and readable for this user only: it may hold secrets."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    Path(temporary).replace(path)
 
 
 def _own_settings(path: Path) -> Mapping[str, Any]:
@@ -70,15 +59,6 @@ def _own_settings(path: Path) -> Mapping[str, Any]:
     problem = own if isinstance(own, str) else "not a mapping of settings"
     step = "Write sections as in Dagster's own dagster.yaml, or remove the file."
     raise SettingError("dagster.yaml", str(path), problem, step)
-
-
-def _merged(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _merged(settings[key], value)
-        for key, value in own.items()
-        if isinstance(value, dict) and isinstance(settings.get(key), dict)
-    }
-    return {**settings, **own, **both}
 
 
 def forget_stream(pipeline: Pipeline, stream: Stream) -> None:

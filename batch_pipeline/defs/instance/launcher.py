@@ -6,7 +6,6 @@ which would have detected it. Loaded by name from `dagster.yaml`.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 
 import dagster as dg
 import psutil
@@ -22,18 +21,13 @@ _DIED = (
 _SLACK_SECONDS = 5  # the clock of the database's server may differ from that of the machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worker:
-    pid: int
-    seen_at: float
-
-    def process(self) -> psutil.Process | None:
-        """Find the process; a process that is younger than the event has reused the id."""
-        with suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            is_same = process.create_time() <= self.seen_at + _SLACK_SECONDS
-            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
-        return None
+def _process(pid: int, seen_at: float) -> psutil.Process | None:
+    """Find a process that was seen at a time; one that is younger has reused the id."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        is_same = process.create_time() <= seen_at + _SLACK_SECONDS
+        return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+    return None
 
 
 class LocalRunLauncher(DefaultRunLauncher):
@@ -47,7 +41,7 @@ class LocalRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """Return whether the process of a run lives; on another machine, that is assumed."""
         worker = self._worker(run)
-        if worker is None or worker.process() is not None:
+        if worker is None or _process(*worker) is not None:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, _DIED)
 
@@ -58,23 +52,20 @@ class LocalRunLauncher(DefaultRunLauncher):
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         except (DagsterUserCodeProcessError, DagsterUserCodeUnreachableError):
             worker = None if run is None else self._worker(run)
-            process = None if worker is None else worker.process()
+            process = None if worker is None else _process(*worker)
             if process is None:
                 raise
             process.terminate()
             return True
 
-    def _worker(self, run: dg.DagsterRun) -> _Worker | None:
-        if not _is_here(run):
+    def _worker(self, run: dg.DagsterRun) -> tuple[int, float] | None:
+        """Return the process of a run on this machine, and when it was seen."""
+        # The code server that started the run is on this machine if it has a socket.
+        if json.loads(run.tags.get(GRPC_INFO_TAG, "{}")).get("socket") is None:
             return None
         for entry in self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
             event = entry.dagster_event
             metadata = {} if event is None else event.engine_event_data.metadata
             if "pid" in metadata:
-                return _Worker(pid=int(str(metadata["pid"].value)), seen_at=entry.timestamp)
+                return int(str(metadata["pid"].value)), entry.timestamp
         return None
-
-
-def _is_here(run: dg.DagsterRun) -> bool:
-    """Return whether the code server that started a run is on this machine."""
-    return json.loads(run.tags.get(GRPC_INFO_TAG, "{}")).get("socket") is not None

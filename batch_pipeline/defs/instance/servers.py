@@ -1,12 +1,9 @@
 """The services of `batch-pipeline dev`, watched until one of them ends or `dev` is stopped."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,6 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Event
 from typing import Self
+from urllib.request import urlopen
 
 import psutil
 import yaml
@@ -23,7 +21,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
 from batch_pipeline.defs.instance.private_api import FORK_RUNS
-from batch_pipeline.model.errors import RetryableError, port_in_use
+from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.spark import run_while_parent_lives
 from batch_pipeline.storage.local import PrivateFolder
 
@@ -156,20 +154,6 @@ _LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` uses
 _START_SECONDS = 90
 
 
-def check_port(port: int) -> None:
-    """Check that a port of the loopback interface is free.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise port_in_use(port) from error
-
-
 class _CodeServer(GuardedServer):
     """The code server: a permanent proxy for a process that loads the definitions."""
 
@@ -232,10 +216,13 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
         web = [_WEBSERVER, "--host", "127.0.0.1", "--port", str(port), *shared]
         web += ["--live-data-poll-rate", "2000"]
         try:
-            _wait_for_code_server(start(_CodeServer, "code server", *code), socket_path)
+            code_server = start(_CodeServer, "code server", *code)
+            client = DagsterGrpcClient(socket=socket_path)
+            _wait_for_answer(lambda: client.get_server_id(timeout=5), code_server)
             webserver = start(GuardedServer, "webserver", *web)
             daemon = start(GuardedServer, "daemon", "dagster._daemon", "run", *shared)
-            _wait_for_webserver(webserver, daemon, port)
+            url = f"http://127.0.0.1:{port}/server_info"
+            _wait_for_answer(lambda: urlopen(url, timeout=5).close(), webserver, daemon)
             yield [Service(name=one.name, log=one.log, failure=one.failure) for one in servers]
         finally:
             # Stop the code server last: a sensor tick that loses it would be shown as failed.
@@ -243,29 +230,22 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
             stop(servers[:1])
 
 
-def _wait_for_code_server(server: GuardedServer, socket_path: str) -> None:
-    client, deadline = DagsterGrpcClient(socket=socket_path), time.monotonic() + _START_SECONDS
-    while server.exit_code is None and time.monotonic() < deadline:
-        with suppress(DagsterUserCodeUnreachableError):
-            client.get_server_id(timeout=5)
+def _wait_for_answer(
+    ask: Callable[[], object], server: GuardedServer, *others: GuardedServer
+) -> None:
+    """Wait until a server answers; `others` have to run meanwhile.
+
+    Raises:
+        RetryableError: a server ended or does not answer in time.
+    """
+    wrong, deadline = server, time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if ended := [one for one in (server, *others) if one.exit_code is not None]:
+            wrong = ended[0]
+            break
+        with suppress(DagsterUserCodeUnreachableError, OSError):
+            ask()
             return
         time.sleep(0.1)
-    raise _not_started(server)
-
-
-def _wait_for_webserver(webserver: GuardedServer, daemon: GuardedServer, port: int) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    url = f"http://127.0.0.1:{port}/server_info"
-    while webserver.exit_code is None and time.monotonic() < deadline:
-        if daemon.exit_code is not None:
-            raise _not_started(daemon)
-        with suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        time.sleep(0.25)
-    raise _not_started(webserver)
-
-
-def _not_started(server: GuardedServer) -> RetryableError:
-    failure = server.failure() or f"did not answer within {_START_SECONDS} seconds"
-    return service_ended(server.name, f"{failure} ({server.last_line()})", str(server.log))
+    failure = wrong.failure() or f"did not answer within {_START_SECONDS} seconds"
+    raise service_ended(wrong.name, f"{failure} ({wrong.last_line()})", str(wrong.log))
