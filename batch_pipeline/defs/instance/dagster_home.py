@@ -1,9 +1,7 @@
 """The Dagster instance of a home: its configuration, its streams, and runs that a crash left."""
 
 import hashlib
-import os
 import platform
-import tempfile
 import time
 from collections.abc import Mapping
 from importlib.resources import files
@@ -22,6 +20,7 @@ from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.runs import BEGUN, CREATED, close_silent_runs
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream
+from batch_pipeline.spark.java import write_file
 
 _CONFIGURATION = "dagster.yaml"
 
@@ -40,22 +39,13 @@ def prepare_dagster_home(home: Home) -> Path:
     own = _own_settings(home.path / _CONFIGURATION)
     if own:
         text = yaml.safe_dump(_merged(yaml.safe_load(text), own), sort_keys=False)
-    if not configuration.exists() or configuration.read_text() != text:
-        _write(configuration, text)
+    write_file(configuration, text)  # for this user only: it may hold secrets
     return home.dagster
 
 
 def open_instance(home: Home) -> dg.DagsterInstance:
     """Open the instance; use it as a context manager."""
     return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(prepare_dagster_home(home))))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically and readable for this user only: it may hold secrets."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    Path(temporary).replace(path)
 
 
 def _own_settings(path: Path) -> Mapping[str, Any]:
