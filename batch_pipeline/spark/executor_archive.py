@@ -18,11 +18,13 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions, version
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.storage.filesystem import raise_as
 from batch_pipeline.storage.part_formats.jsonl import GZIP
 
 if TYPE_CHECKING:
@@ -288,23 +290,23 @@ def _distribution_files(distribution: Distribution) -> dict[str, Path]:
 
 
 def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as folder:
-            unfinished = Path(folder, archive.name)
-            with (
-                unfinished.open("wb") as file,
-                # Its header has no time or name, for reproducible bytes.
-                GZIP.IGzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as stream,
-                tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                text = note.to_json().encode()
-                _add_file(tar, NOTE_NAME, io.BytesIO(text), len(text))
-                for name, path in sorted(files.items()):
-                    with path.open("rb") as content:
-                        _add_file(tar, name, content, path.stat().st_size)
-            unfinished.replace(archive)
-    except OSError as error:
-        raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
+    with (
+        raise_as(partial(_archive_error, archive)),
+        tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as folder,
+    ):
+        unfinished = Path(folder, archive.name)
+        with (
+            unfinished.open("wb") as file,
+            # Its header has no time or name, for reproducible bytes.
+            GZIP.IGzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as stream,
+            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            text = note.to_json().encode()
+            _add_file(tar, NOTE_NAME, io.BytesIO(text), len(text))
+            for name, path in sorted(files.items()):
+                with path.open("rb") as content:
+                    _add_file(tar, name, content, path.stat().st_size)
+        unfinished.replace(archive)
 
 
 def _add_file(tar: tarfile.TarFile, name: str, content: IO[bytes], size_bytes: int) -> None:
