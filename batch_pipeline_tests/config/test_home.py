@@ -209,11 +209,11 @@ def test_full_disk_is_a_configuration_error_and_leaves_the_counts_as_they_are(ho
     home.set_reported("orders", {1: 2})
     with no_space():
         home.set_reported("orders", {1: 3})
-        with pytest.raises(ConfigurationError, match="File too large"), home.lock("x"):
+        with pytest.raises(ConfigurationError, match="file too large"), home.lock("x"):
             pass
     ignore = home.path / ".gitignore"
     ignore.write_text("")  # as a full disk leaves it
-    with no_space(), pytest.raises(ConfigurationError, match="File too large"):
+    with no_space(), pytest.raises(ConfigurationError, match="file too large"):
         home.ensure()
     with home.lock("x"):
         assert home.reported("orders") == {1: 2}
