@@ -3,7 +3,6 @@
 Only paths, permissions and the lock; other modules own the contents of the folders.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -13,7 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from batch_pipeline.model.errors import ConfigurationError, RetryableError
+from batch_pipeline.storage.filesystem import raise_as, reason_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +80,13 @@ class Home:
         Raises:
             ConfigurationError: it cannot be created or written.
         """
-        try:
+        with raise_as(self._unusable):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             ignore = self.path / ".gitignore"
             if not ignore.exists() or not ignore.stat().st_size:  # empty: the disk was full
                 ignore.write_text("*\n", encoding="utf-8")
-        except OSError as error:
-            raise self._unusable(error) from error
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise self._unusable(PermissionError(errno.EACCES, "Permission denied"))
+            raise self._unusable("permission denied")
 
     def holder(self) -> str | None:
         """Return the holder of the lock, as that process described itself, without locking."""
@@ -94,11 +94,8 @@ class Home:
             line = self.lock_file.read_bytes()[:4096]
         except OSError:
             return None
-        with suppress(ValueError, KeyError, TypeError, ProcessLookupError):
-            pid = int(json.loads(line)["pid"])
-            if pid > 0:
-                with suppress(PermissionError):  # the process belongs to another user
-                    os.kill(pid, 0)  # checks that the process exists
+        with suppress(ValueError, KeyError, TypeError):
+            if psutil.pid_exists(int(json.loads(line)["pid"])):
                 return _holder(line)
         return None
 
@@ -127,11 +124,9 @@ class Home:
         try:
             started = (since or datetime.now(UTC)).astimezone(UTC)
             holder = {"pid": owner, "purpose": purpose, "since": started.isoformat()}
-            try:
+            with raise_as(self._unusable):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
-            except OSError as error:
-                raise self._unusable(error) from error
             yield
         finally:
             if os.getpid() == owner:
@@ -142,10 +137,8 @@ class Home:
 
     def _locked_descriptor(self) -> int:
         """Open and lock the lock file; descriptors from `os.open` are not inherited over exec."""
-        try:
+        with raise_as(self._unusable):
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise self._unusable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -157,14 +150,13 @@ class Home:
             ) from error
         except OSError as error:
             os.close(descriptor)
-            raise self._unusable(error) from error
+            raise self._unusable(reason_of(error)) from error
         return descriptor
 
-    def _unusable(self, error: OSError) -> ConfigurationError:
+    def _unusable(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
-            f"The home folder {self.path} cannot be used "
-            f"({error.strerror or type(error).__name__}). Nothing was started. Make it writable "
-            f"for this user, or set BATCH_PIPELINE_HOME to another folder on a local disk."
+            f"The home folder {self.path} cannot be used ({reason}). Nothing was started. Make it "
+            f"writable for this user, or set BATCH_PIPELINE_HOME to another folder on a local disk."
         )
 
 

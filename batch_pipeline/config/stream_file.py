@@ -455,13 +455,12 @@ def _parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
 
 def _parse_text(text: str, number: int | None) -> Document:
     loader = yaml.SafeLoader(text)
-    for _ in range(number or 0):
-        if loader.check_node():
-            loader.get_node()
     if number is None:
         root = loader.get_single_node()
     else:
-        root = loader.get_node() if loader.check_node() else None
+        loader.check_node()  # skips the start of the stream
+        for _ in range(number + 1):
+            root = loader.get_node()
     if root is None:
         raise YamlProblemError(None, "the file is empty")
     duplicates: list[Problem] = []

@@ -62,7 +62,6 @@ class Encoder(Protocol):
 
     def prepare(self) -> None:
         """Start the resources of `encode`, so that a startup failure is raised before the claim."""
-        ...
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items of a request; bad records and files are reported, not raised.
@@ -72,7 +71,6 @@ class Encoder(Protocol):
             StorageUnavailableError: part files cannot be written.
             SparkUnavailableError: Spark cannot be reached.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +99,13 @@ class Published:
     schema_changes: tuple[SchemaChange, ...] = ()
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 def encode(
     context: EncodeContext,
     batch: Batch,
     *,
     run_id: str,
     on_progress: Callable[[int, int], None] | None = None,
-    now: Callable[[], datetime] = _utc_now,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Published:
     """Run one attempt on a batch and publish its manifest.
 
@@ -277,9 +271,8 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
         ConfigurationError: the declaration narrows or contradicts the known schema.
     """
     declared = stream.schema.declared
-    if (
-        declared is None or stream.transform is not None
-    ):  # declared columns describe the input of a transform
+    # Declared columns describe the input of a transform.
+    if declared is None or stream.transform is not None:
         version, schema = schemas.latest(stream.name)
     else:
         version, schema = schemas.declare(stream.name, declared)

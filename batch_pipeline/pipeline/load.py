@@ -50,11 +50,9 @@ class Loader(Protocol):
         Raises:
             PipelineError: it was not loaded; the message describes the state of the target.
         """
-        ...
 
     def close(self) -> None:
         """Close connections and processes; nothing can be loaded afterwards."""
-        ...
 
 
 @runtime_checkable
@@ -67,7 +65,6 @@ class GroupLoader(Protocol):
         Raises:
             PipelineError: the first generation without a result and those after it are not loaded.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Read published batches: as Arrow tables, data frames or URIs of part files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -127,9 +127,6 @@ class PublishedBatches(Sequence["PublishedBatches"]):
         chosen = self.manifests[index]
         return PublishedBatches(self.stream, chosen if isinstance(chosen, tuple) else (chosen,))
 
-    def __iter__(self) -> Iterator["PublishedBatches"]:
-        return (PublishedBatches(self.stream, (manifest,)) for manifest in self.manifests)
-
 
 class BatchSource(Protocol):
     """A source of published batches."""
@@ -142,7 +139,6 @@ class BatchSource(Protocol):
             UnknownBatchError: a key matches no planned batch.
             BatchNotPublishedError: a batch is planned, but not published.
         """
-        ...
 
     def current(self, stream: str) -> PublishedBatches:
         """Return all live batches of a stream: each item once, in its newest generation.
@@ -152,7 +148,6 @@ class BatchSource(Protocol):
         Raises:
             ConfigurationError: there is no such stream.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +219,8 @@ class StoredBatches:
 
     def _unknown_key(self, stream: str, key: str, known: Sequence[str]) -> UnknownBatchError:
         more = f" and {len(known) - _SHOWN_KEYS} more" if len(known) > _SHOWN_KEYS else ""
-        late = (
-            ""
-            if parse_late_key(key) is None
-            else (" The number of a late batch is not in its manifest: give its range of ids.")
-        )
+        advice = " The number of a late batch is not in its manifest: give its range of ids."
+        late = "" if parse_late_key(key) is None else advice
         return UnknownBatchError(
             f"{stream}: the storage root {shown(self.root)} has no manifest of {key!r}. Nothing "
             f"was read. Its batches: {', '.join(known[:_SHOWN_KEYS]) or 'none'}{more}.{late}"

@@ -180,11 +180,15 @@ def driver_settings(
         # A JVM that is killed then leaves nothing in the system's temporary folder.
         java_options.append(f'"-Djava.io.tmpdir={scratch}"')
         settings |= _local_conf(scratch) | session_conf(conf)
+        variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
     else:
         settings |= _cluster_conf(master, scratch, user_conf, packed, environment)
-        variables |= _cluster_environment(master, scratch, settings[_PYTHON], environment)
-        if not runs_on_this_machine(master) and "SPARK_LOCAL_IP" not in environment:
-            del variables["SPARK_LOCAL_IP"]
+        variables["PYSPARK_PYTHON"] = settings[_PYTHON]
+        variables.setdefault("SPARK_LOCAL_DIRS", str(scratch))
+        if runs_on_this_machine(master):
+            variables.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        if _is_local_cluster(master):
+            variables["SPARK_HOME"] = str(_create_worker_home(scratch))
     settings[_JAVA_OPTIONS] = " ".join([*java_options, user_conf.get(_JAVA_OPTIONS, "")]).rstrip()
     return settings | {"spark.master": master}, variables
 
@@ -253,19 +257,6 @@ def _cluster_conf(
     return conf
 
 
-def _cluster_environment(
-    master: str, scratch: Path, python: str, environment: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the variables of a driver whose executors are separate processes."""
-    variables = {"SPARK_LOCAL_DIRS": environment.get("SPARK_LOCAL_DIRS", str(scratch))}
-    variables["PYSPARK_PYTHON"] = python
-    if "SPARK_LOCAL_IP" in environment:
-        variables["SPARK_LOCAL_IP"] = environment["SPARK_LOCAL_IP"]
-    if _is_local_cluster(master):
-        variables["SPARK_HOME"] = str(_create_worker_home(scratch))
-    return variables
-
-
 def _create_worker_home(scratch: Path) -> Path:
     """Create a Spark home of symbolic links in a scratch folder and return it.
 
@@ -288,12 +279,10 @@ def _jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, st
     return inherited | {
         "JAVA_HOME": str(java),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PYTHON": sys.executable,
         "PYTHONHASHSEED": "0",  # as spark-submit sets it, for the workers
         "SPARK_CONNECT_MODE": "0",
         "SPARK_HOME": str(spark_home()),
         "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
-        "SPARK_LOCAL_IP": LOOPBACK,
     }
 
 
@@ -387,13 +376,13 @@ def rotate_log(home: Path, name: str) -> Path:
     return log
 
 
-def last_lines(log: Path, *, start: int, count: int = 5) -> str:
-    """Return the last lines that were logged after byte `start`, joined by ` | `."""
+def last_lines(log: Path, *, start: int) -> str:
+    """Return the last five lines that were logged after byte `start`, joined by ` | `."""
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - 20_000))
         text = file.read().decode("utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[-count:]) or f"nothing was logged in {log}"
+    return " | ".join(lines[-5:]) or f"nothing was logged in {log}"
 
 
 def end_process(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> None:

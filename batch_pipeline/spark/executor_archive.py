@@ -18,13 +18,14 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
+from functools import partial
 from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions, version
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.storage.part_formats.jsonl import HAS_ISAL
+from batch_pipeline.storage.filesystem import raise_as
+from batch_pipeline.storage.part_formats.jsonl import GZIP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,6 @@ TASK_DISTRIBUTIONS: Mapping[str, str] = {
     "zstandard": "zstandard",
 }
 _ATTACHED = "_batch_pipeline_packed"  # attribute of a session that has an archive
-_OPTIONAL = "isal"  # has no wheel for some platforms; executors need it if the driver has it
 _SOURCE_SUFFIXES = (".json", ".py", ".sql")
 # Files that no task reads: tests, and files that only compilers of other packages need.
 _EXCLUDED = re.compile(
@@ -255,7 +255,7 @@ def _module_files(archive: Path, module: str) -> dict[str, Path]:
 def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribution]:
     """Yield distributions and all their requirements, each once, without this project."""
     seen = {"batch-pipeline"}
-    pending = [(name, name != _OPTIONAL) for name in roots]
+    pending = [(name, True) for name in roots]
     while pending:
         name, is_required = pending.pop()
         normalized = re.sub(r"[-_.]+", "-", name).lower()
@@ -290,29 +290,23 @@ def _distribution_files(distribution: Distribution) -> dict[str, Path]:
 
 
 def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as folder:
-            unfinished = Path(folder, archive.name)
-            with (
-                unfinished.open("wb") as file,
-                _gzip_writer(file) as stream,
-                tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                text = note.to_json().encode()
-                _add_file(tar, NOTE_NAME, io.BytesIO(text), len(text))
-                for name, path in sorted(files.items()):
-                    with path.open("rb") as content:
-                        _add_file(tar, name, content, path.stat().st_size)
-            unfinished.replace(archive)
-    except OSError as error:
-        raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
-
-
-def _gzip_writer(file: Any) -> Any:
-    """Return a fast gzip stream whose header has no time or name, for reproducible bytes."""
-    module = import_module("isal.igzip" if HAS_ISAL else "gzip")
-    kind = module.IGzipFile if HAS_ISAL else module.GzipFile
-    return kind(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
+    with (
+        raise_as(partial(_archive_error, archive)),
+        tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as folder,
+    ):
+        unfinished = Path(folder, archive.name)
+        with (
+            unfinished.open("wb") as file,
+            # Its header has no time or name, for reproducible bytes.
+            GZIP.IGzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as stream,
+            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            text = note.to_json().encode()
+            _add_file(tar, NOTE_NAME, io.BytesIO(text), len(text))
+            for name, path in sorted(files.items()):
+                with path.open("rb") as content:
+                    _add_file(tar, name, content, path.stat().st_size)
+        unfinished.replace(archive)
 
 
 def _add_file(tar: tarfile.TarFile, name: str, content: IO[bytes], size_bytes: int) -> None:

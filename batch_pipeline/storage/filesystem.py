@@ -252,8 +252,8 @@ class FileSystem(Protocol):
     def delete(self, *uris: str) -> None:
         """Delete files; a missing file is not an error."""
 
-    def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
-        """List the unfinished files of writers below a prefix, in no particular order."""
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedFile]:
+        """List the unfinished files of writers, without those in subfolders, in any order."""
 
     def abort_unfinished(self, file: UnfinishedFile) -> bool:
         """Remove an unfinished file; return whether it existed."""

@@ -144,12 +144,11 @@ class LocalFileSystem(FileSystem):
         for uri in uris:
             Path(to_path(uri)).unlink(missing_ok=True)
 
-    def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedFile]:
         folder, start = _split(prefix)
-        for hidden, entry in _walk(folder, "", recursive=recursive):
-            last = shown_name(entry.name)
-            name = hidden.removesuffix(entry.name) + (last or "")
-            if last is None or not name.startswith(start) or entry.is_symlink():
+        for _, entry in _walk(folder, "", recursive=False):
+            name = shown_name(entry.name)
+            if name is None or not name.startswith(start) or entry.is_symlink():
                 continue
             with suppress(FileNotFoundError):  # committed or aborted concurrently
                 status = entry.stat(follow_symlinks=False)

@@ -133,7 +133,7 @@ class PartFileStorage:
                             size_bytes=facts.size_bytes,
                             modified_at=facts.modified_at,
                         )
-                for unfinished in self._files.unfinished(self._prefix(folder), recursive=False):
+                for unfinished in self._files.unfinished(self._prefix(folder)):
                     yield StoredFile(
                         folder=folder,
                         name=hidden_name(unfinished.name),
@@ -153,7 +153,7 @@ class PartFileStorage:
                 prefix = self._prefix(file.folder, final)
                 same = [
                     self._files.abort_unfinished(one)
-                    for one in self._files.unfinished(prefix, recursive=False)
+                    for one in self._files.unfinished(prefix)
                     if one.name == final
                 ]
                 if any(same):
@@ -241,11 +241,11 @@ class PartFileStorage:
                 raise FileExistsError(errno.EEXIST, "another file has its name there", source)
             self._files.sync_folder(folder)
             failpoint("discard.copied")
-            try:
-                if self._files.head(source) != pinned.facts:
-                    raise FileExistsError(errno.EEXIST, OTHER_VERSION, source)
-            except FileNotFoundError:
+            now = self._facts(source)
+            if now is None:
                 return False  # another process moved it
+            if now != pinned.facts:
+                raise FileExistsError(errno.EEXIST, OTHER_VERSION, source)
             self._files.delete(source)
             self._files.sync_folder(self._prefix(Folder.MANIFESTS))
         return True
@@ -277,7 +277,7 @@ class PartFileStorage:
     def _remove_all(self, folder: Folder, start: str) -> int:
         prefix, removed = self._prefix(folder, start), 0
         with _missing_is_empty():
-            unfinished = self._files.unfinished(prefix, recursive=False)
+            unfinished = self._files.unfinished(prefix)
             removed += sum(map(self._files.abort_unfinished, unfinished))
             listed = self._files.list(prefix, recursive=False, facts_for=no_facts)
             uris = [self._uri(folder, one.name) for one in listed]

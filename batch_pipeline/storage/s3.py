@@ -133,7 +133,7 @@ class S3FileSystem(FileSystem):
             for refused in response.get("Errors", ()):
                 self.delete(to_object_uri(bucket, refused["Key"]))  # its error says why
 
-    def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedFile]:
         """List the multipart uploads that are neither complete nor aborted."""
         bucket, start = split_object(prefix)
         folder = start[: start.rfind("/") + 1]
@@ -142,7 +142,7 @@ class S3FileSystem(FileSystem):
             for page in pages.paginate(Bucket=bucket, Prefix=start):
                 for one in page.get("Uploads", ()):
                     name = one["Key"][len(folder) :]
-                    if not recursive and "/" in name:
+                    if "/" in name:
                         continue  # not all stores support Delimiter here, and uploads are few
                     yield UnfinishedFile(
                         uri=to_object_uri(bucket, one["Key"]),

@@ -78,7 +78,7 @@ def test_ensure_below_a_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"The home folder .* cannot be used") as caught:
         Home(path=tmp_path / "file" / "home").ensure()
     assert str(tmp_path / "file" / "home") in str(caught.value)
-    assert "(Not a directory)" in str(caught.value)
+    assert "(not a directory)" in str(caught.value)
     assert "BATCH_PIPELINE_HOME" in str(caught.value)
 
 
@@ -89,7 +89,7 @@ def test_ensure_on_read_only_folder_is_rejected() -> None:
     home.path.chmod(0o500)
     folder.chmod(0o755)
     try:
-        with unprivileged(), pytest.raises(ConfigurationError, match="Permission denied"):
+        with unprivileged(), pytest.raises(ConfigurationError, match="permission denied"):
             home.ensure()
     finally:
         home.path.chmod(0o700)
@@ -209,11 +209,11 @@ def test_full_disk_is_a_configuration_error_and_leaves_the_counts_as_they_are(ho
     home.set_reported("orders", {1: 2})
     with no_space():
         home.set_reported("orders", {1: 3})
-        with pytest.raises(ConfigurationError, match="File too large"), home.lock("x"):
+        with pytest.raises(ConfigurationError, match="file too large"), home.lock("x"):
             pass
     ignore = home.path / ".gitignore"
     ignore.write_text("")  # as a full disk leaves it
-    with no_space(), pytest.raises(ConfigurationError, match="File too large"):
+    with no_space(), pytest.raises(ConfigurationError, match="file too large"):
         home.ensure()
     with home.lock("x"):
         assert home.reported("orders") == {1: 2}

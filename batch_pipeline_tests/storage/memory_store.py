@@ -81,11 +81,11 @@ class MemoryFileSystem(FileSystem):
         for uri in uris:
             self.objects.pop(uri, None)
 
-    def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedFile]:
         folder = prefix[: prefix.rfind("/") + 1]
         for upload_id, writer in [*self.uploads.items()]:
             name = writer.uri.removeprefix(folder)
-            if writer.uri.startswith(prefix) and (recursive or "/" not in name):
+            if writer.uri.startswith(prefix) and "/" not in name:
                 yield UnfinishedFile(
                     uri=writer.uri, name=name, started_at=datetime.now(UTC), upload_id=upload_id
                 )

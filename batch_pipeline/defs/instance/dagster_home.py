@@ -11,7 +11,6 @@ from typing import Any
 import dagster as dg
 import yaml
 from dagster._core.instance.ref import InstanceRef
-from dagster._utils.merger import deep_merge_dicts
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
@@ -37,7 +36,7 @@ def prepare_dagster_home(home: Home) -> Path:
     text = (files("batch_pipeline.defs.instance") / _CONFIGURATION).read_text()
     own = _own_settings(home.path / _CONFIGURATION)
     if own:
-        text = yaml.safe_dump(deep_merge_dicts(yaml.safe_load(text), own), sort_keys=False)
+        text = yaml.safe_dump(_merged(yaml.safe_load(text), own), sort_keys=False)
     write_file(home.dagster / _CONFIGURATION, text)  # for this user only: it may hold secrets
     return home.dagster
 
@@ -59,6 +58,15 @@ def _own_settings(path: Path) -> Mapping[str, Any]:
     problem = own if isinstance(own, str) else "not a mapping of settings"
     step = "Write sections as in Dagster's own dagster.yaml, or remove the file."
     raise SettingError("dagster.yaml", str(path), problem, step)
+
+
+def _merged(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(settings[key], value)
+        for key, value in own.items()
+        if isinstance(value, dict) and isinstance(settings.get(key), dict)
+    }
+    return {**settings, **own, **both}
 
 
 def forget_stream(pipeline: Pipeline, stream: Stream) -> None:

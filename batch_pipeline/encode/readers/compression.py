@@ -2,7 +2,6 @@
 
 import bz2
 import lzma
-import zlib
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, BinaryIO
@@ -67,7 +66,7 @@ class DecompressedFile:
         """
         try:
             piece = self._decompressor.read(size_bytes)
-        except (zlib.error, lzma.LZMAError, ZLIB.error) as error:
+        except (lzma.LZMAError, ZLIB.error) as error:
             raise DecodeError(_reason(self._compression, str(error))) from error
         except OSError as error:
             if error.errno is not None:  # the file cannot be read; bz2 sets no errno for damage

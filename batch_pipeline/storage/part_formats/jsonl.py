@@ -4,16 +4,15 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, BinaryIO, Protocol, cast
 
 import zstandard
 
 from batch_pipeline.model.encoding import FASTEST_LEVEL, Compression
 
-HAS_ISAL = find_spec("isal") is not None  # some platforms have no wheel
-ZLIB: Any = import_module("isal.isal_zlib") if HAS_ISAL else zlib
-_GZIP: Any = import_module("isal.igzip") if HAS_ISAL else gzip
+# ISA-L. Not by `import`, because the types that the package declares are wrong.
+ZLIB: Any = import_module("isal.isal_zlib")
+GZIP: Any = import_module("isal.igzip")
 GZIP_CONTAINER = 31  # zlib's window bits: 15, plus 16 for a gzip header without time or file name
 DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
     gzip.BadGzipFile,
@@ -41,10 +40,8 @@ class Compressor(Protocol):
 def new_compressor(compression: Compression, level: int | None = None) -> Compressor | None:
     """Return the compressor of a gzip member or a zstd frame; None if bytes are not compressed.
 
-    Gzip levels 0 to 3 are ISA-L's, if it is installed: 0 is the fastest with the largest output, 1
-    is the default. Levels 4 to 9 are zlib's, with 4 mapped to 5. Without ISA-L all levels are
-    zlib's, 0 stores the bytes uncompressed, and the output differs. The header holds no time and no
-    file name.
+    Gzip levels 0 to 3 are ISA-L's: 0 is the fastest with the largest output, 1 is the default.
+    Levels 4 to 9 are zlib's, with 4 mapped to 5. The header holds no time and no file name.
 
     Zstd levels are zstd's, 1 is the default; the frame carries a checksum of its content.
     """
@@ -53,10 +50,9 @@ def new_compressor(compression: Compression, level: int | None = None) -> Compre
         case Compression.NONE:
             return None
         case Compression.GZIP:
-            if HAS_ISAL and chosen <= _ISAL_HARDEST:
+            if chosen <= _ISAL_HARDEST:
                 return cast("Compressor", ZLIB.compressobj(chosen, wbits=GZIP_CONTAINER))
-            easiest = _ZLIB_EASIEST if HAS_ISAL else 0
-            return zlib.compressobj(max(chosen, easiest), wbits=GZIP_CONTAINER)
+            return zlib.compressobj(max(chosen, _ZLIB_EASIEST), wbits=GZIP_CONTAINER)
         case Compression.ZSTD:
             frame = zstandard.ZstdCompressor(level=chosen, write_checksum=True)
             return cast("Compressor", frame.compressobj())
@@ -70,7 +66,7 @@ def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
         case Compression.NONE:
             return file
         case Compression.GZIP:
-            opened: BinaryIO = _GZIP.open(file, "rb")
+            opened: BinaryIO = GZIP.open(file, "rb")
             return opened
         case Compression.ZSTD:
             # pyarrow's reader kept 16 MiB for each damaged file that it had read.

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.errors import DecodeError
-from batch_pipeline.encode.readers import compression
 from batch_pipeline.encode.readers.compression import (
     DecompressedFile,
     SourceCompression,
@@ -130,22 +129,6 @@ def test_decompress_rejects_huge_xz_dictionary() -> None:
 def test_decompress_rejects_huge_zstd_window() -> None:
     with pytest.raises(DecodeError, match="zstd data takes too much memory to decompress"):
         decompress(b"\x28\xb5\x2f\xfd\x00\xa8\x19\x00\x00abc")
-
-
-def test_decompress_without_isal_behaves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "ZLIB", zlib)
-    data = noise(300_000) + b"0" * 3_000_000
-    compressed = gzip.compress(data)
-
-    assert decompress(compressed * 2, size_bytes=99_999) == data * 2
-    for broken in (
-        compressed[:-1],
-        compressed + b"x",
-        compressed[:-5] + b"x" + compressed[-4:],
-        b"\x1f\x8b" * 20,
-    ):
-        with pytest.raises(DecodeError, match=r"ends early|are not|checksum is wrong|is damaged"):
-            decompress(broken)
 
 
 def bomb(compression: str) -> bytes:
