@@ -338,15 +338,19 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _patched_environment(variables: dict[str, str]) -> Iterator[None]:
     # pyspark reads these only from the process environment. With a variable of Connect it would
     # refuse to open a classic session.
-    names = (*variables, "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
-    before = {name: os.environ.pop(name) for name in names if name in os.environ}
-    os.environ.update(variables)
+    connect_variables = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
+    before = {name: os.environ.get(name) for name in (*variables, *connect_variables)}
+    for name in connect_variables:
+        os.environ.pop(name, None)
+    os.environ.update(variables)  # other threads never find a variable missing meanwhile
     try:
         yield
     finally:
-        for name in names:
-            os.environ.pop(name, None)
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
