@@ -89,7 +89,7 @@ def remaining(
     filtered: int = 0,
     rescued: int = 0,
 ) -> dict[str, Any]:
-    """Return the numbers and counts of a chunk of which these rows remain.
+    """Return the numbers and counts of a chunk that is reduced to these rows.
 
     `bad` has the reason and the text of each malformed row; `filtered` and `rescued` are added.
     """
