@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_SECONDS = 1_800  # the JVM writes when it ends, with the lowest priority
 UNUSED_SECONDS = 90 * 86_400
 RETRY_SECONDS = 86_400
+_LOWEST_PRIORITY = "--lowest-priority"
 
 _detached: "list[subprocess.Popen[bytes]]" = []  # kept: Python warns about unreferenced processes
 
@@ -89,7 +90,7 @@ def _is_recent(path: Path) -> bool:
 
 
 def _start_builder(home: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", __name__, str(home)]
+    command = [sys.executable, "-m", __name__, str(home), _LOWEST_PRIORITY]
     with driver.rotate_log(home, "class-data.log").open("ab") as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -133,5 +134,6 @@ def _unchanged(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    if _LOWEST_PRIORITY in sys.argv:
+        os.nice(19)
     build_archive(Path(sys.argv[1]))
