@@ -158,7 +158,8 @@ class InventoryFixture:
             job = name.removesuffix(".late")
             published.setdefault(job, Counter()).update(ItemIdSet.from_json(seen))
         for name, expected in self._expected_items():
-            assert published.get(name, Counter()) == Counter(expected), f"published by {name}"
+            found = published.get(name, Counter())
+            assert found == Counter(expected), f"{name} published {found} of {expected}"
 
     def _expected_items(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield each job with the item ids that it has to publish."""
