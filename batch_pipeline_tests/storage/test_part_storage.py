@@ -233,8 +233,8 @@ def start_upload(uri: str) -> ObjectUpload:
     return upload
 
 
-def uploads(root: str) -> list[str]:
-    return [one.name for one in S3.unfinished(f"{root}/")]
+def uploads(folder: str) -> list[str]:
+    return [one.name for one in S3.unfinished(f"{folder}/")]
 
 
 def listed(root: str) -> list[str]:
@@ -283,7 +283,7 @@ def test_remove_returns_whether_file_existed(bucket: str) -> None:
     for path in (PART, f"manifests/.{PART}.tmp"):
         file = file_at(root, path)
         assert (storage.remove(file), storage.remove(file)) == (True, False)
-    assert uploads(root) == [f"manifests/{PART}-and-more"]
+    assert (uploads(root), uploads(f"{root}/manifests")) == ([], [f"{PART}-and-more"])
     assert listed(root) == [f"manifests/.{PART}-and-more.tmp"]
 
 
