@@ -170,6 +170,7 @@ def live_dev(sandbox: Sandbox) -> Iterator[LiveDev]:
     dev.process.send_signal(signal.SIGINT)
     assert dev.process.wait(LONGEST_SECONDS) == 0, sandbox.output.read_text()
     assert "Traceback" not in sandbox.output.read_text()
+    sandbox.release_server()
     left = process_names(sandbox.processes())
     assert not left, left
 

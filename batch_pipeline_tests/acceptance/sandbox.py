@@ -23,6 +23,7 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.console import exit_code
+from batch_pipeline.inventory import embedded_server
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.location import to_path
 
@@ -161,6 +162,10 @@ class Sandbox:
     def processes(self) -> list[psutil.Process]:
         """Return all processes of this sandbox, regardless of their parent."""
         return [process for process in psutil.process_iter() if _belongs(process, self.home)]
+
+    def release_server(self) -> None:
+        """Stop using the embedded server that commands in this process have started or found."""
+        embedded_server.release(self.home / "postgres")
 
     def end_processes(self) -> None:
         """Kill processes that a test left running."""

@@ -170,5 +170,6 @@ def test_second_demo_changes_nothing_and_reset_produces_identical_part_files(
     assert len(first) == 10
     assert digests() == first
     assert [manifest["attempt"] for manifest in manifests(storage_of(sandbox))] == [1] * 10
+    sandbox.release_server()
     wait_until(lambda: not sandbox.processes(), "all processes end")
     assert process_names(sandbox.processes()) == []
