@@ -1,5 +1,6 @@
 """Definitions of streams, also beside those of a user's project, and their resources."""
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,7 @@ def test_stream_is_encoded_by_the_spark_resource_of_the_project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     landing = tmp_path / "landing"
     landing.mkdir()
     (landing / "1.csv").write_text("id,city\n1,Bern\n2,Wien\n")
