@@ -17,8 +17,10 @@ _REQUIRED_BYTES = 6 * 2**30
 _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests get it
 _LONG, _MARIADB = "long", "mariadb"
 _MAX_PROCESSES = 4  # each has its own Spark and database server
-# Dagster reads deprecated pydantic attributes of resources, and warns about features that we use.
+# Tests in these folders, and tests with these fixtures, load definitions.
 _FOLDERS_OF_DAGSTER = {"acceptance", "defs", "regression"}
+_FIXTURES_OF_DAGSTER = {"project", "defs_harness"}
+# Dagster reads deprecated pydantic attributes of resources, and warns about features that we use.
 _WARNINGS_OF_DAGSTER = ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning")
 
 
@@ -47,7 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "project" in fixtures or item.path.parent.name in _FOLDERS_OF_DAGSTER:
+        loads_definitions = not _FIXTURES_OF_DAGSTER.isdisjoint(fixtures)
+        if loads_definitions or item.path.parent.name in _FOLDERS_OF_DAGSTER:
             for name in _WARNINGS_OF_DAGSTER:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"), append=False)
         if _STORE in fixtures:

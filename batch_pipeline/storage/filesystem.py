@@ -253,7 +253,7 @@ class FileSystem(Protocol):
         """Delete files; a missing file is not an error."""
 
     def unfinished(self, prefix: str) -> Iterator[UnfinishedFile]:
-        """List the unfinished files of writers, without those in subfolders, in any order."""
+        """List unfinished files of writers below a prefix, not in its subfolders, in any order."""
 
     def abort_unfinished(self, file: UnfinishedFile) -> bool:
         """Remove an unfinished file; return whether it existed."""

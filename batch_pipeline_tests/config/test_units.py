@@ -28,10 +28,13 @@ def test_parse_bytes_with_known_unit(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-NO_SIZES = ["", "MiB", "-1", -1, "1.5", "1.5B", "64M", "64XB", "1e3", "1,5GB", "٣", True]
-
-
-@pytest.mark.parametrize("text", [*NO_SIZES, "8EiB", "9bit"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "MiB", "-1", -1, "1.5", "1.5B", "64M", "64XB"),
+        *("1e3", "1,5GB", "٣", True, "8EiB", "9bit"),
+    ],
+)
 def test_parse_bytes_rejects_invalid_text(text: str | int) -> None:
     with pytest.raises(InvalidValueError, match=r"expected a size such as 64MiB"):
         parse_bytes(text)

@@ -32,6 +32,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.inventory.logins import url_for_login
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
 SECRET = "s3cr3t-w0rd"  # noqa: S105 - must not appear in errors
@@ -76,10 +77,6 @@ def password_rule(server_url: str, database: Database, role: str) -> Iterator[No
     reload()
 
 
-def _url_as(role: str, password: str, database_url: str) -> str:
-    return database_url.replace("//postgres@", f"//{role}:{password}@")
-
-
 def test_unreachable_server_error_hides_password() -> None:
     with pytest.raises(DatabaseUnreachableError) as caught:
         open_engine(f"postgresql://me:{SECRET}@127.0.0.1:1/inventory")
@@ -96,9 +93,9 @@ def test_nonexistent_database_raises_setting_error(database_url: str) -> None:
 @pytest.mark.usefixtures("password_rule")
 def test_wrong_password_error_hides_password(role: str, database_url: str) -> None:
     with pytest.raises(DatabaseUnreachableError, match="password authentication failed") as caught:
-        open_engine(_url_as(role, f"not-{SECRET}", database_url))
+        open_engine(url_for_login(database_url, f"{role}:not-{SECRET}"))
     assert SECRET not in _traceback_text(caught.value)
-    open_engine(_url_as(role, SECRET, database_url)).dispose()
+    open_engine(url_for_login(database_url, f"{role}:{SECRET}")).dispose()
 
 
 @pytest.mark.parametrize(

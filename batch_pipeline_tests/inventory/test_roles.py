@@ -23,6 +23,7 @@ from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline.model.load import Claim as LoadClaim
 from batch_pipeline.model.load import Loaded, Loading
+from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
@@ -304,14 +305,10 @@ def test_planner_and_worker_can_run_every_operation(worker: Database) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_planner_and_worker_can_run_sensors_and_jobs(defs_harness: DefsHarness) -> None:
     batches = [status.batch for status in defs_harness.database.batches.statuses("orders")]
     publish(defs_harness.database, batches[0])
-    Path(defs_harness.stream.storage.root.removeprefix("file://")).mkdir(
-        parents=True, exist_ok=True
-    )
+    Path(to_path(defs_harness.stream.storage.root)).mkdir(parents=True, exist_ok=True)
     ticked = []
     for sensor in defs_harness.definitions.sensors or ():
         if sensor.name != "batch_pipeline_run_ends":
