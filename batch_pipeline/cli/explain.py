@@ -44,12 +44,12 @@ _BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|late-[0-9]+|-?[0-9]+\.\.-?[0-
 @click.argument("file", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
 @as_json
 def explain(file: str, as_json: bool) -> None:
-    """Show the state and history of FILE: a path, a file:// or s3:// URI, a file name, or an item
-    id.
+    """Show the state and history of a file or batch.
 
-    Prints the current state, then each step with its numbers. If the file is not registered, each
-    stream states why. FILE may also be a partition key or a range of ids such as 5..8, which shows
-    the batch with its files, attempts and generations. Changes nothing.
+    FILE is a path, a file:// or s3:// URI, a file name, or an item id. Prints the current state,
+    then each step with its numbers. If the file is not registered, each stream states why. FILE may
+    also be a partition key or a range of ids such as 5..8, which shows the batch with its files,
+    attempts and generations. Changes nothing.
 
     Exit codes: 1 if no stream has the file or batch.
 

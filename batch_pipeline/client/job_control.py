@@ -184,7 +184,7 @@ class BackfillOptions(AcquireOptions):
         )
 
 
-def plan_backfill(  # noqa: PLR0913, PLR0917 - called with keywords, two of them required
+def plan_backfill(  # noqa: D417, PLR0913, PLR0917 - called with keywords, two of them required
     job: str,
     meta_table_name: str,
     meta_table_cols: Mapping[str, str | None] | None = None,

@@ -204,8 +204,9 @@ def test_second_running_attempt_is_rejected_by_database(database: Database, one:
 
 @pytest.mark.guarantee("G5")
 def test_publish_twice_returns_same_manifest(database: Database, one: Batch) -> None:
-    """Even if the second call passes other files. An expired lease fences nothing, and a late
-    failure changes nothing.
+    """Even if the second call passes other files.
+
+    An expired lease fences nothing, and a late failure changes nothing.
     """
     with claimed(database, one) as attempt:
         expire(database, attempt)

@@ -53,8 +53,9 @@ def test_republished_batch_is_reported_once_with_newest_generation(database: Dat
 
 
 def test_changes_of_younger_job_do_not_hide_those_of_older_job(database: Database) -> None:
-    """A batch of the older job is split after the cursor has passed batches of the younger one. Its
-    halves are reported; the superseded batch is not.
+    """A batch of the older job is split after the cursor has passed batches of the younger one.
+
+    Its halves are reported; the superseded batch is not.
     """
     planned(database, 2)
     _plan_backfill(database, "a", 3)

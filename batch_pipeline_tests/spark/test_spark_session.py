@@ -258,7 +258,7 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_tasks_of_encrypted_engine_get_their_payloads(tmp_path: Path) -> None:
-    """pyspark sends payloads another way."""
+    """PySpark sends payloads another way."""
     assert run(ENCRYPTED, tmp_path) == EXPECTED_REPORTS
 
 

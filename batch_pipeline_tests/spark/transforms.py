@@ -92,7 +92,6 @@ def raises(frame: DataFrame) -> DataFrame:
 
 def raises_on_workers(frame: DataFrame) -> DataFrame:
     """Raise in Python on the workers."""
-
     half = functions.udf(lambda number: number // (number - number), "long")
     return frame.withColumn("half", half("id"))
 
