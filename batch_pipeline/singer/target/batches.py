@@ -5,6 +5,7 @@
 """
 
 import base64
+import errno
 import hashlib
 import io
 import math
@@ -188,13 +189,22 @@ def _locate_file(message: BatchMessage, uri: str, root: str | None, within: Root
     for path in paths:
         if ".." in path.parts or not within.hold(to_uri(path.absolute())):
             raise _outside_roots(path)
-        if path.is_file():
+        if _is_file(path):
             uri = to_uri(path.absolute())
             if filesystem_of(uri).leads_outside(uri, within):
                 raise _outside_roots(path)
             there = Path(os.path.realpath(path))
             return BatchFile(location=to_uri(there), path=there)
     raise UnusableFileError("does not exist, or is not a file", paths[0])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False  # the decoded name is shorter, and may be that of a file
+        raise UnusableFileError(f"cannot be read ({reason_of(error)})", path) from error
 
 
 def _locate_object(message: BatchMessage, uri: str, root: str | None, within: Roots) -> BatchFile:

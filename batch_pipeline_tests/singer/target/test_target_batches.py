@@ -59,6 +59,32 @@ def test_batch_file_name_with_blanks_and_escapes(home: TargetHome) -> None:
     assert home.files() == paths
 
 
+def test_batch_file_name_that_is_too_long_before_it_is_decoded(home: TargetHome) -> None:
+    path = batch_file(home.root / f"{'é' * 50}.gz", 1)
+    encoded = quote(path.name)
+    assert len(encoded) > 255
+    assert home.run(schema(), batch(f"file://{home.root}/{encoded}"), state(1)) == [{"at": 1}]
+    assert home.files() == [path]
+    too_long = batch(f"{home.root}/{'x' * 300}")
+    home.assert_error(MessageError, "does not exist, or is not a file", schema(), too_long)
+
+
+def test_batch_file_in_a_folder_that_cannot_be_read(
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = batch_file(home.root / "a.gz", 1)
+    real = Path.is_file
+
+    def is_file(self: Path) -> bool:
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    problem = f"{path} cannot be read (permission denied)"
+    assert home.assert_error(MessageError, problem, schema(), batch(str(path)), state(1)) == []
+
+
 def test_batch_files_are_found_in_storage_root(home: TargetHome) -> None:
     batch_file(home.root / "here/a b.gz", 1)
     batch_file(home.root / "outside.gz", 1)
