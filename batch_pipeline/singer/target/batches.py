@@ -81,13 +81,18 @@ class UnusableFileError(Exception):
 
 
 @contextmanager
-def _message_errors(message: BatchMessage, file: object = None) -> Iterator[None]:
-    """Translate errors about files to errors of the line that lists them."""
+def _message_errors(
+    message: BatchMessage,
+    file: object = None,
+    *,
+    left: str = "Nothing of the manifest was registered. ",
+) -> Iterator[None]:
+    """Translate errors about files to errors of the line that lists them; `left` is the state."""
     try:
         yield
     except UnusableFileError as error:
         problem = f"{file if error.file is None else error.file} {error}"
-        step = f"Nothing of the manifest was registered. {error.step}"
+        step = f"{left}{error.step}"
         raise MessageError(message.line, problem, message.stream, "manifest", step) from error
 
 
@@ -381,7 +386,7 @@ def records(
     Raises:
         MessageError: a value cannot be represented, or a key is duplicated.
     """
-    with _message_errors(message, file):
+    with _message_errors(message, file, left=""):  # earlier records may have landed
         if message.encoding.format is Format.PARQUET:
             for row in _rows(file, limits):
                 yield None, _json_value(row)

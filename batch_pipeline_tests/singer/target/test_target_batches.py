@@ -272,6 +272,17 @@ def test_stream_map_is_applied_to_batch_files(home: TargetHome) -> None:
     assert path not in home.files()
 
 
+def test_error_after_records_of_batch_landed_does_not_deny_it(home: TargetHome) -> None:
+    path = home.root / "a.gz"
+    path.write_bytes(gzip.compress(b'{"id": 1}\n{"id": 2, "id": 3}\n'))
+    config = {"add_record_metadata": True, "max_records": 1}
+    printed, error = home.run_until_error(schema(), batch(str(path)), state(1), **config)
+    assert isinstance(error, MessageError)
+    assert "line 2 has id twice" in str(error)
+    assert "was registered" not in str(error)
+    assert (printed, home.ids()) == ([], [1])
+
+
 def test_metadata_columns_are_added_to_batch_files(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path), version=3), add_record_metadata=True)
