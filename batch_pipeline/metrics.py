@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import accumulate
 from threading import Lock
@@ -184,7 +185,7 @@ class InventoryCollector(Collector):
                 unfinished=tuple(counts.unfinished(streams)),
                 published=counts.published(streams),
                 not_planned={name: self._not_planned(name) for name in streams},
-                totals=self._totals,
+                totals=deepcopy(self._totals),  # another thread may add to them meanwhile
             )
 
     def _start(self) -> AttemptCursor:

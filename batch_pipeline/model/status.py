@@ -301,8 +301,11 @@ class RecentBatch:
 
     @property
     def records_per_second(self) -> float:
-        """Return the records written per second, from claim to publishing."""
-        return self.written / self.seconds if self.seconds else 0.0
+        """Return the records written per second, from claim to publishing.
+
+        Return 0 if there is no duration, or a negative one because the clock was set back.
+        """
+        return self.written / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def quarantined_ratio(self) -> float:

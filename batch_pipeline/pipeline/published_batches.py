@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.load.batch_tables import common_schema, read_batches, read_table
-from batch_pipeline.model.batch import parse_late_key, stream_batch_key
+from batch_pipeline.model.batch import IdRange, parse_late_key, stream_batch_key
 from batch_pipeline.model.errors import (
     BatchNotPublishedError,
     ConfigurationError,
@@ -234,12 +234,12 @@ class StoredBatches:
     def _manifests(self, stream: str) -> list[tuple[JobKind, Manifest]]:
         """Read the newest generation of each batch, in the order of jobs and ids."""
         files, known = PartFileStorage(Storage(root=self.root)), set()
-        newest: dict[tuple[str, str], tuple[JobKind, Manifest]] = {}
+        newest: dict[tuple[str, IdRange], tuple[JobKind, Manifest]] = {}
         for name in files.manifest_names(""):
             text = files.read_manifest(name, MAX_BYTES)
             its_stream, kind, manifest = read_manifest(text, name, self.root)
             known.add(its_stream)
-            key = (manifest.job, manifest.batch.key)
+            key = (manifest.job, manifest.batch.id_range)
             if its_stream != stream or kind is JobKind.BACKFILL:
                 continue
             if key not in newest or newest[key][1].generation < manifest.generation:

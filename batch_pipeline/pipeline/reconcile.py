@@ -79,17 +79,17 @@ def pointer_of(manifest: Manifest, published: "Manifests", storage: PartFileStor
 
 
 def reconcile(
-    job: str, attempts: "FencedAttempts", manifests: "Manifests", storage: PartFileStorage
+    stream: str, attempts: "FencedAttempts", manifests: "Manifests", storage: PartFileStorage
 ) -> Reconciled:
-    """Close dead attempts of a job and write missing manifest files.
+    """Close the dead attempts of a stream and write its missing manifest files.
 
     Safe to repeat, also while workers run. If the name of a manifest file is taken, the others are
     still written.
     """
-    closed = attempts.close_dead(job)
+    closed = attempts.close_dead(stream)
     pointers = 0
     troubles: list[ManifestFileUnavailableError] = []
-    for manifest in track(manifests.without_pointer(job), "writing manifest files"):
+    for manifest in track(manifests.without_pointer(stream), "writing manifest files"):
         try:
             uri = storage.point_to(manifest)
         except ManifestFileUnavailableError as error:

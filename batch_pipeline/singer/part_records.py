@@ -203,12 +203,12 @@ def _table_blocks(
         selected = tuple(column for column in selected if column.name in columns)
     schema = RecordSchema(selected)
     names = frozenset(schema.names)
-    json = frozenset(column.name for column in selected if column.type in JSON_TYPES)
+    json_names = frozenset(column.name for column in selected if column.type in JSON_TYPES)
     first = 1
     for batch in table_codec(manifest.encoding.format).read_batches(path, names, _ROWS):
         arrays = [unwrap_array(array) for array in batch.columns]
         plain = pa.RecordBatch.from_arrays(arrays, batch.schema.names) if arrays else batch
-        table = Table(batch=plain, line_numbers=(), record_numbers=(), json=json)
+        table = Table(batch=plain, line_numbers=(), record_numbers=(), json=json_names)
         if on_nonfinite is OnNonfinite.QUARANTINE and (problem := _nonfinite(plain, first)):
             raise _error(manifest, f"{shown(part.uri)}, {problem}")
         for lines in json_lines(table, schema, on_nonfinite):

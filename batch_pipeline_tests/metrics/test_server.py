@@ -15,6 +15,7 @@ from psycopg import sql
 from batch_pipeline.cli import cli
 from batch_pipeline.metrics import InventoryCollector
 from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.inventory.logins import database_name
@@ -106,6 +107,17 @@ def test_each_ended_attempt_is_counted_once(
     values = samples(collector)
     assert (values[f"{name} failed"], values[f"{name} succeeded"]) == (2, 2)
     assert values["landing_to_publish_seconds_count orders"] == 1
+
+
+def test_scrape_keeps_its_counts_during_the_next_scrape(
+    harness: DefsHarness, collector: InventoryCollector
+) -> None:
+    collector.begin()
+    first = collector.scrape()
+    fail_attempt(harness, 0)
+    second = collector.scrape()
+    failed = "orders", JobKind.INCREMENTAL, AttemptStatus.FAILED
+    assert (first.totals.attempts[failed], second.totals.attempts[failed]) == (0, 1)
 
 
 def test_lag_starts_when_the_first_item_was_registered(

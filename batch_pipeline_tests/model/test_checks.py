@@ -143,3 +143,10 @@ def test_sparkline() -> None:
     assert sparkline([0.0, 0.0]) == "▁▁"
     assert sparkline([1, 2]) == "▅█"
     assert sparkline([]) == ""
+
+
+def test_batch_without_a_duration_has_no_pace() -> None:
+    """A negative pace would have no place in a sparkline."""
+    paces = [recent(seconds=seconds).records_per_second for seconds in (2.0, 0.0, -0.001)]
+    assert paces == [5.0, 0.0, 0.0]
+    assert sparkline(paces) == "█▁▁"

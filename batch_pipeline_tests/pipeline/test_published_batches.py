@@ -198,6 +198,21 @@ def test_late_batch_of_a_storage_root_is_read_by_its_range(published: PublishedS
     assert len(source.current("orders")) == 2
 
 
+def test_batches_of_a_storage_root_are_in_the_order_of_their_ids(
+    published: PublishedStream,
+) -> None:
+    """An id of more than eight digits is after shorter ones, unlike its text."""
+    published.encode(published.batches[0], 1, 2)
+    (path,) = (published.root / "manifests").iterdir()
+    values = json.loads(path.read_text())
+    later = ("99999998-99999999", "100000000-100000001")
+    for key in later:
+        values["batch_id"] = key
+        (path.parent / f"orders-{key}.g1.json").write_text(json.dumps(values))
+    current = StoredBatches(to_uri(published.root)).current("orders")
+    assert current.keys == (published.keys[0], *later)
+
+
 def test_incompatible_manifest_file_is_rejected(published: PublishedStream) -> None:
     published.encode(published.batches[0], 1)
     (path,) = (published.root / "manifests").iterdir()

@@ -32,8 +32,8 @@ def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> PartFileStora
     return storage_at(bucket)
 
 
-def _reconcile(database: Database, storage: PartFileStorage, job: str = "orders") -> Reconciled:
-    return reconcile(job, database.attempts, database.manifests, storage)
+def _reconcile(database: Database, storage: PartFileStorage, stream: str = "orders") -> Reconciled:
+    return reconcile(stream, database.attempts, database.manifests, storage)
 
 
 def test_reconcile_only_closes_attempts_with_expired_leases(

@@ -5,6 +5,7 @@
 """
 
 import base64
+import errno
 import hashlib
 import io
 import math
@@ -80,13 +81,18 @@ class UnusableFileError(Exception):
 
 
 @contextmanager
-def _message_errors(message: BatchMessage, file: object = None) -> Iterator[None]:
-    """Translate errors about files to errors of the line that lists them."""
+def _message_errors(
+    message: BatchMessage,
+    file: object = None,
+    *,
+    left: str = "Nothing of the manifest was registered. ",
+) -> Iterator[None]:
+    """Translate errors about files to errors of the line that lists them; `left` is the state."""
     try:
         yield
     except UnusableFileError as error:
         problem = f"{file if error.file is None else error.file} {error}"
-        step = f"Nothing of the manifest was registered. {error.step}"
+        step = f"{left}{error.step}"
         raise MessageError(message.line, problem, message.stream, "manifest", step) from error
 
 
@@ -188,13 +194,22 @@ def _locate_file(message: BatchMessage, uri: str, root: str | None, within: Root
     for path in paths:
         if ".." in path.parts or not within.hold(to_uri(path.absolute())):
             raise _outside_roots(path)
-        if path.is_file():
+        if _is_file(path):
             uri = to_uri(path.absolute())
             if filesystem_of(uri).leads_outside(uri, within):
                 raise _outside_roots(path)
             there = Path(os.path.realpath(path))
             return BatchFile(location=to_uri(there), path=there)
     raise UnusableFileError("does not exist, or is not a file", paths[0])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False  # the decoded name is shorter, and may be that of a file
+        raise UnusableFileError(f"cannot be read ({reason_of(error)})", path) from error
 
 
 def _locate_object(message: BatchMessage, uri: str, root: str | None, within: Roots) -> BatchFile:
@@ -371,7 +386,7 @@ def records(
     Raises:
         MessageError: a value cannot be represented, or a key is duplicated.
     """
-    with _message_errors(message, file):
+    with _message_errors(message, file, left=""):  # earlier records may have landed
         if message.encoding.format is Format.PARQUET:
             for row in _rows(file, limits):
                 yield None, _json_value(row)

@@ -158,6 +158,7 @@ class LandingSink(Sink):
         Raises:
             MessageError: a file differs from the message; nothing was registered.
             MessageError: a file is outside of the allowed roots; it was not opened.
+            MessageError: a record cannot be processed; earlier records may have landed.
             RetryableError: the store of a file is currently unreachable; nothing was registered.
             ConfigurationError: a file is already registered with other content; nothing was
                 registered.

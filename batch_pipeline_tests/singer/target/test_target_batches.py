@@ -59,6 +59,32 @@ def test_batch_file_name_with_blanks_and_escapes(home: TargetHome) -> None:
     assert home.files() == paths
 
 
+def test_batch_file_name_that_is_too_long_before_it_is_decoded(home: TargetHome) -> None:
+    path = batch_file(home.root / f"{'é' * 50}.gz", 1)
+    encoded = quote(path.name)
+    assert len(encoded) > 255
+    assert home.run(schema(), batch(f"file://{home.root}/{encoded}"), state(1)) == [{"at": 1}]
+    assert home.files() == [path]
+    too_long = batch(f"{home.root}/{'x' * 300}")
+    home.assert_error(MessageError, "does not exist, or is not a file", schema(), too_long)
+
+
+def test_batch_file_in_a_folder_that_cannot_be_read(
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = batch_file(home.root / "a.gz", 1)
+    real = Path.is_file
+
+    def is_file(self: Path) -> bool:
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    problem = f"{path} cannot be read (permission denied)"
+    assert home.assert_error(MessageError, problem, schema(), batch(str(path)), state(1)) == []
+
+
 def test_batch_files_are_found_in_storage_root(home: TargetHome) -> None:
     batch_file(home.root / "here/a b.gz", 1)
     batch_file(home.root / "outside.gz", 1)
@@ -244,6 +270,17 @@ def test_stream_map_is_applied_to_batch_files(home: TargetHome) -> None:
     home.run(*messages, stream_maps={"orders": {"name": None, "__filter__": "id != 2"}})
     assert home.records() == [{"id": 1}]
     assert path not in home.files()
+
+
+def test_error_after_records_of_batch_landed_does_not_deny_it(home: TargetHome) -> None:
+    path = home.root / "a.gz"
+    path.write_bytes(gzip.compress(b'{"id": 1}\n{"id": 2, "id": 3}\n'))
+    config = {"add_record_metadata": True, "max_records": 1}
+    printed, error = home.run_until_error(schema(), batch(str(path)), state(1), **config)
+    assert isinstance(error, MessageError)
+    assert "line 2 has id twice" in str(error)
+    assert "was registered" not in str(error)
+    assert (printed, home.ids()) == ([], [1])
 
 
 def test_metadata_columns_are_added_to_batch_files(home: TargetHome) -> None:
