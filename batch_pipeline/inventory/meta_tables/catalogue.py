@@ -148,8 +148,9 @@ def _read_entry(
         unique_keys += [tuple(constraint["column_names"]) for constraint in constraints]
         for index in inspector.get_indexes(name, schema):
             options = index.get("dialect_options", {})
-            partial = any(option.endswith("_where") for option in options)
-            if index["unique"] and not partial:
+            # An invalid index may lack rows, as after a failed CREATE INDEX CONCURRENTLY.
+            is_partial = any(option.endswith(("_where", "_invalid")) for option in options)
+            if index["unique"] and not is_partial:
                 unique_keys.append(tuple(column or "" for column in index["column_names"]))
     return CatalogueEntry(
         schema=schema,

@@ -162,6 +162,22 @@ def test_column_unsuitable_for_its_role_is_rejected(postgres: sa.Engine) -> None
             ReflectedMetaTable.open(postgres, "ops.odd", MetaColumns(uid="id", weight="w"))
 
 
+def test_invalid_unique_index_does_not_make_ids_unique(postgres: sa.Engine) -> None:
+    """`CREATE UNIQUE INDEX CONCURRENTLY` that fails because of duplicates leaves one."""
+    execute(
+        postgres,
+        "CREATE TABLE ops.odd (uid bigint NOT NULL, item text, weight bigint)",
+        "CREATE UNIQUE INDEX odd_uid ON ops.odd (uid)",
+    )
+    assert ReflectedMetaTable.open(postgres, "ops.odd").highest_id() is None
+    execute(
+        postgres,
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ops.odd_uid'::regclass",
+    )
+    with pytest.raises(MetaTableError, match="neither a primary key nor a unique index"):
+        ReflectedMetaTable.open(postgres, "ops.odd")
+
+
 def test_partitioned_table_with_composite_key_is_accepted_with_note(postgres: sa.Engine) -> None:
     execute(
         postgres,
