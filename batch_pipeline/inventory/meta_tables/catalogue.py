@@ -248,8 +248,14 @@ def _is_weight(type_: sa.types.TypeEngine[Any], dialect: str) -> bool:
 def _check_unique(entry: CatalogueEntry, uid: str, *, nullable: bool) -> tuple[str, ...]:
     if entry.is_view:
         return (f"{entry.canonical_name} is a view: whether its ids are unique cannot be checked",)
-    keys = (entry.primary_key, *entry.unique_keys)
     if entry.primary_key == (uid,):
+        return ()
+    keys = (entry.primary_key, *entry.unique_keys)
+    if (uid,) in keys:
+        if nullable:
+            problem = "it may be NULL, and such rows would never be in a batch"
+            step = "Declare the column NOT NULL."
+            raise unfit_column(entry.canonical_name, uid, "uid", problem, step)
         return ()
     if entry.is_partitioned and any(key[:1] == (uid,) for key in keys):
         note = (
@@ -257,12 +263,6 @@ def _check_unique(entry: CatalogueEntry, uid: str, *, nullable: bool) -> tuple[s
             f"whether its ids are unique cannot be checked"
         )
         return (note,)
-    if (uid,) not in keys:
-        problem = "neither a primary key nor a unique index covers it alone"
-        step = "Add one; without it, reading a batch would read the whole table."
-        raise unfit_column(entry.canonical_name, uid, "uid", problem, step)
-    if nullable:
-        problem = "it may be NULL, and such rows would never be in a batch"
-        step = "Declare the column NOT NULL."
-        raise unfit_column(entry.canonical_name, uid, "uid", problem, step)
-    return ()
+    problem = "neither a primary key nor a unique index covers it alone"
+    step = "Add one; without it, reading a batch would read the whole table."
+    raise unfit_column(entry.canonical_name, uid, "uid", problem, step)

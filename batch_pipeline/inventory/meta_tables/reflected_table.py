@@ -600,7 +600,12 @@ class ReflectedMetaTable:
         return [] if where is None else [filter_expression(self.table, where, self.engine.dialect)]
 
     def _twice(self, item_id: int) -> MetaTableError:
-        problem, step = f"id {item_id} is a duplicate", "Change the view to return each id once."
+        problem = f"id {item_id} is a duplicate"
+        step = (
+            "Change the view to return each id once."
+            if self.is_view
+            else "Change the table so that each row has its own id."
+        )
         return unfit_column(self.canonical_name, self.columns.uid, "uid", problem, step)
 
     def _bad_weight(self, item_id: int) -> BadWeightError:

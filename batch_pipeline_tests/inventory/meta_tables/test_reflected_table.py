@@ -184,8 +184,22 @@ def test_partitioned_table_with_composite_key_is_accepted_with_note(postgres: sa
         "CREATE TABLE ops.days (uid bigint, item text, weight bigint, day int, "
         "PRIMARY KEY (uid, day)) PARTITION BY LIST (day)",
         "CREATE TABLE ops.day_1 PARTITION OF ops.days FOR VALUES IN (1)",
+        "CREATE TABLE ops.day_2 PARTITION OF ops.days FOR VALUES IN (2)",
     )
-    assert "cannot be checked" in ReflectedMetaTable.open(postgres, "ops.days").notes[0]
+    table = ReflectedMetaTable.open(postgres, "ops.days")
+    assert "cannot be checked" in table.notes[0]
+    execute(postgres, "INSERT INTO ops.days VALUES (7, 'f', 1, 1), (7, 'f', 1, 2)")
+    with pytest.raises(MetaTableError, match=r"id 7 is a duplicate.* Change the table"):
+        table.next_cut(None, 9, limits())
+
+
+def test_partitioned_table_with_unique_id_has_no_note(postgres: sa.Engine) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE ops.ranges (uid bigint NOT NULL UNIQUE, item text, weight bigint) "
+        "PARTITION BY RANGE (uid)",
+    )
+    assert ReflectedMetaTable.open(postgres, "ops.ranges").notes == ()
 
 
 def test_missing_select_privilege_names_grant(
