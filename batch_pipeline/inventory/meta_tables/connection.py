@@ -136,7 +136,8 @@ def read_transaction(engine: sa.Engine, isolation: str | None = None) -> Iterato
     For a table of the inventory, the errors are those of `connection.transaction`.
 
     Raises:
-        MetaUnreachableError: the connection failed, or a lock or a statement timed out.
+        MetaUnreachableError: the connection failed, a lock or a statement timed out, or all
+            connections are in use.
         MetaTableError: the role may not read the table.
         MetaTableChangedError: the table or a column no longer exists.
         SettingError: the server has no such database.
@@ -156,6 +157,12 @@ def _translate_errors(engine: sa.Engine) -> Iterator[None]:
         yield
     except exc.DBAPIError as error:
         raise _domain_error(engine, error) from error
+    except exc.TimeoutError as error:
+        raise MetaUnreachableError(
+            f"The meta table's database at {database_label(engine)} cannot be used now (all "
+            f"connections of this process are in use). Nothing was changed. Run again, with fewer "
+            f"threads."
+        ) from error
 
 
 @contextmanager

@@ -232,6 +232,9 @@ def numbered_sql(engine: sa.Engine, statement: sa.Select[Any]) -> str:
     """Return a statement as Postgres text with `first_id`, … as $1 to $4.
 
     SQLAlchemy quotes names, and psycopg quotes all other values.
+
+    Raises:
+        MetaUnreachableError: the database does not answer.
     """
 
     def numbered(element: Any, **_given: Any) -> Any:
@@ -241,7 +244,7 @@ def numbered_sql(engine: sa.Engine, statement: sa.Select[Any]) -> str:
 
     numbered_statement: Any = visitors.replacement_traverse(statement, {}, numbered)
     compiled = numbered_statement.compile(engine, compile_kwargs={"render_postcompile": True})
-    with engine.connect() as connection:
+    with read_transaction(engine) as connection:
         driver_connection: Any = connection.connection.driver_connection
         return psycopg.ClientCursor(driver_connection).mogrify(str(compiled), compiled.params)
 
