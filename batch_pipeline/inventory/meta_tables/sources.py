@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -78,6 +78,7 @@ log = logging.getLogger(__name__)
 
 _WATERMARK_SECONDS = 1.0
 _TABLE_SECONDS = 60.0
+_warned_jobs: set[tuple[str, str]] = set()  # with their tables; a worker that polls warns once
 _Result = TypeVar("_Result")
 
 
@@ -171,7 +172,8 @@ class MetaSource:
             if highest is None or highest < next_id:
                 raise MetaTableRestartedError(job, self.name, planned_up_to, next_id)
             reason = f"the database would assign {next_id} next, so they come from elsewhere"
-        if next(_first_call(job, self.name), False):
+        if (job, self.name) not in _warned_jobs:
+            _warned_jobs.add((job, self.name))
             current_end = "there are none" if highest is None else f"end at {highest}"
             log.warning(
                 "%s: ids of %s are planned up to %d and now %s; whether they restart is unknown "
@@ -363,11 +365,6 @@ def _next_rowid(
     sequences = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq"), schema=schema)
     last = sa.select(sa.func.max(sequences.c.seq)).where(sequences.c.name == table.table.name)
     return NextIds(ids=(max(connection.execute(last).scalar_one() or 0, highest or 0) + 1,))
-
-
-@cache  # a worker that polls logs each warning once
-def _first_call(_job: str, _table: str) -> Iterator[bool]:
-    return iter((True,))
 
 
 _MAX_MATCHES = 20
