@@ -521,10 +521,22 @@ class UserMetaTable(StreamTable):
     on_bad_file: OnBadFile = OnBadFile.FAIL
 
     @classmethod
-    def of(cls, stream: Stream, table_source: TableSource, **parts: Any) -> "UserMetaTable":
-        """Return the table of a stream. `parts` are the `inventory` and the `sources`."""
-        rule = stream.on_bad_file.missing
-        return cls(stream=stream.name, table_source=table_source, on_bad_file=rule, **parts)
+    def of(
+        cls,
+        stream: Stream,
+        table_source: TableSource,
+        *,
+        inventory: sa.Engine,
+        sources: MetaSources,
+    ) -> "UserMetaTable":
+        """Return the table of a stream."""
+        return cls(
+            inventory=inventory,
+            stream=stream.name,
+            sources=sources,
+            table_source=table_source,
+            on_bad_file=stream.on_bad_file.missing,
+        )
 
     @property
     def time_column(self) -> str | None:
