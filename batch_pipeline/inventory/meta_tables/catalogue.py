@@ -75,8 +75,12 @@ def parse_name(name: str) -> tuple[NamePart | None, NamePart]:
     position = 0
     while match := _PART.match(name, position):
         double, backtick, plain = match.groups()
-        text = (double or "").replace('""', '"') or (backtick or "").replace("``", "`") or plain
-        parts.append(NamePart(text.strip() if plain else text, quoted=plain is None))
+        if double is not None:
+            parts.append(NamePart(double.replace('""', '"'), quoted=True))
+        elif backtick is not None:
+            parts.append(NamePart(backtick.replace("``", "`"), quoted=True))
+        else:
+            parts.append(NamePart(plain.strip(), quoted=False))
         position = match.end()
         if name[position : position + 1] != ".":
             break
