@@ -452,7 +452,8 @@ class ReflectedMetaTable:
             late = {*late_ids()}
             own = [row for row in read if row[0] not in late]
             return self._to_items([row for row in own if planned is None or row[0] in planned])
-        listed, rows = sorted(planned_batch.item_ids), list[Sequence[Any]]()
+        listed = sorted(planned_batch.item_ids)
+        rows: list[Sequence[Any]] = []
         for start in range(0, len(listed), _ID_CHUNK):
             chunk = listed[start : start + _ID_CHUNK]
             query = self.queries.items.where(self.uid.in_(chunk))
