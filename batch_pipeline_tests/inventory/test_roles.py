@@ -270,6 +270,16 @@ def test_acquire_without_temporary_privilege(logins: Logins) -> None:
         assert len(feed.drain()) == 5
 
 
+def test_acquire_if_only_the_login_of_the_meta_table_may_read_it(logins: Logins) -> None:
+    """The login of the inventory may not even use the schema of the table."""
+    with _feed(logins, "lib", max_count=2) as feed, meta_engine(logins.url) as engine:
+        run(logins.url, "REVOKE USAGE ON SCHEMA ops FROM lib")
+        feed.table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        feed.source = MetaSource(table=feed.table, choice=choose_watermark(feed.table))
+        assert feed.source.cut_statements(feed.database.engine) is None
+        assert len(feed.drain()) == 5
+
+
 @pytest.fixture
 def worker_url(granted_url: str) -> str:
     """URL of a login that is planner and worker; for the test it may also create meta tables."""
