@@ -183,7 +183,7 @@ def read_one_statement(engine: sa.Engine) -> Iterator[sa.Connection]:
         try:
             yield connection
         finally:
-            # Other statements on the inventory are prepared; those on users' databases never are.
+            # Only the inventory's connections prepare their other statements again.
             if threshold is not None and is_inventory(engine):
                 driver.prepare_threshold = threshold
 
@@ -264,7 +264,7 @@ _POSTGRES = sa.text("""
 SELECT d.oid::text AS oid, d.datname AS name,
        coalesce(pg_catalog.has_function_privilege(
            pg_catalog.to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE'), false)
-           AS tells_system
+           AS may_read_system
   FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
 """)
 _SYSTEM = sa.text("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
@@ -306,7 +306,7 @@ def database_identity(meta: sa.Engine, inventory: sa.Engine) -> DatabaseIdentity
 
 def _postgres_identity(connection: sa.Connection, address: str) -> DatabaseIdentity:
     row = connection.execute(_POSTGRES).one()
-    if not row.tells_system:
+    if not row.may_read_system:
         label = f"{address} (PostgreSQL database {row.oid})"
         database = f"{row.oid} {row.name}"
         return DatabaseIdentity(kind="postgresql", shown=label, database=database)
