@@ -115,8 +115,8 @@ class MetaSource:
     def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
         """Return the statements that cut a batch, to be executed on the inventory's connection.
 
-        None if the table is in another database or the inventory's role may not read it, or if a
-        column has a user-defined type, whose operators depend on the search path.
+        None if the table is in another database or the inventory's role may not read all of its
+        rows, or if a column has a user-defined type, whose operators depend on the search path.
         """
         if not self._texts_known:
             self._texts = self.table.cut_statements() if self._may_cut(inventory) else None
