@@ -326,7 +326,7 @@ def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> 
         f"{sequence.schema}.{sequence.name}" for sequence in sequences if not sequence.readable
     ]
     if unreadable:
-        step = "grant SELECT on it to this role"
+        step = "grant SELECT on it (and USAGE on its schema) to this role"
         return NextIds(unknown=f"its sequence {', '.join(unreadable)} may not be read: {step}")
     return NextIds(ids=tuple(_next_value(connection, sequence) for sequence in sequences))
 
