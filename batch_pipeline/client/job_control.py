@@ -68,13 +68,14 @@ def audit_job(
     items before new ones. Each late item is planned once, even if the audit is repeated.
 
     Raises:
+        InvalidValueError: `since` is not a positive timedelta.
         UnknownJobError, AmbiguousJobError: there is no such job, or several.
         ConfigurationError: the meta table can no longer be read.
         RetryableError: a database does not answer.
     """
     session = SESSIONS.current()
     stored_job = session.job(job, meta_table_name)
-    if since is not None and since <= timedelta(0):
+    if since is not None and not (isinstance(since, timedelta) and since > timedelta(0)):
         raise InvalidValueError("since", since, "a positive timedelta, or None")
     return session.database.late_arrivals.audit(
         stored_job.name, session.table_of(stored_job), since=since

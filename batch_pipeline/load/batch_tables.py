@@ -7,6 +7,7 @@ column that a part file does not have yet is null.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +30,7 @@ def common_schema(manifests: Iterable[Manifest]) -> RecordSchema:
     manifests have.
     """
     schema = RecordSchema()
-    for manifest in sorted(manifests, key=lambda manifest: -(manifest.schema_version or 0)):
+    for manifest in sorted(manifests, key=attrgetter("schema_version"), reverse=True):
         known = schema.by_name()
         added = tuple(column for column in manifest.schema.columns if column.name not in known)
         schema = RecordSchema(schema.columns + added)

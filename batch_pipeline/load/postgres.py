@@ -73,7 +73,7 @@ class PostgresLoader:
     ) -> None:
         self._target = target
         self._lineage = lineage
-        self._url, self._server = _parse_url(url, f"targets.{target.name}.conn")
+        self._url, self._server = _parse_url(url, f"targets.{target.name}.postgres.conn")
         self._lock_timeout = lock_timeout
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
 

@@ -25,9 +25,12 @@ from batch_pipeline.model.location import scheme_of
 from batch_pipeline.model.manifest import Manifest
 
 _TIMEOUT_SECONDS = 120
+# Unlike a script, a program given by `-c` imports from the current folder first.
 _IMPORTS = """
 from __future__ import annotations
-import importlib, json, sys
+import sys
+sys.path = [folder for folder in sys.path if folder]
+import importlib, json
 from importlib import metadata, util
 """
 

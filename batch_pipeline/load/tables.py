@@ -340,8 +340,8 @@ def load_error(
     lost = not code and isinstance(error, psycopg.OperationalError)
     if lost or code.startswith(_UNREACHABLE_CODES):
         left = (
-            f"{_NOTHING_LOADED[:-1]}, "
-            "unless the answer to a commit was lost: the next attempt detects it."
+            "Nothing of this attempt is in the table, unless the answer to a commit was lost: the "
+            "next attempt detects it."
         )
         step = f"Start the server or correct `conn` of the target, {_LOAD_AGAIN}"
         return RetryableError(unloaded.text(f"{server} cannot be reached ({reason})", left, step))

@@ -259,10 +259,9 @@ def _texts(array: pa.StringArray | pa.BinaryArray) -> Pieces:
     """Write text or bytea."""
     if array.null_count:
         lengths = pc.fill_null(pc.binary_length(array), -1).to_numpy()
-        array = pc.fill_null(array, b"" if pa.types.is_binary(array.type) else "")
+        array = pc.fill_null(array, b"" if at.is_binary(array.type) else "")
     else:
-        offsets = np.frombuffer(array.buffers()[1], np.int32)
-        lengths = np.diff(offsets[array.offset : array.offset + len(array) + 1])
+        lengths = np.diff(arrow_types.text_offsets(array))
     return [_equal_slices(lengths.astype(">i4"), 4), array.view(pa.binary())]
 
 

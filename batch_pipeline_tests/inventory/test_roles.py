@@ -71,6 +71,10 @@ UNION ALL
 SELECT 'function ' || p.proname FROM pg_catalog.pg_proc p
  WHERE p.pronamespace = 'batch_pipeline'::regnamespace
 """
+EVEN_ROWS = """
+CREATE POLICY even ON ops.files USING (id % 2 = 0);
+ALTER TABLE ops.files ENABLE ROW LEVEL SECURITY
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +272,21 @@ def test_acquire_without_temporary_privilege(logins: Logins) -> None:
     run(logins.url, f"REVOKE TEMPORARY ON DATABASE {database_name(logins.url)} FROM PUBLIC")
     with _feed(logins, "lib", max_count=2) as feed:
         assert len(feed.drain()) == 5
+
+
+@pytest.mark.parametrize(
+    "restriction", ["REVOKE USAGE ON SCHEMA ops FROM lib", EVEN_ROWS], ids=["schema", "rows"]
+)
+def test_acquire_with_less_rights_than_the_login_of_the_meta_table(
+    logins: Logins, restriction: str
+) -> None:
+    """The login of the inventory does not cut the batches then."""
+    with _feed(logins, "lib", max_count=2) as feed, meta_engine(logins.url) as engine:
+        run(logins.url, restriction)
+        feed.table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        feed.source = MetaSource(table=feed.table, choice=choose_watermark(feed.table))
+        assert feed.source.cut_statements(feed.database.engine) is None
+        assert feed.drain() == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
 
 
 @pytest.fixture

@@ -92,6 +92,16 @@ def test_target_whose_module_cannot_be_imported_reads_nothing(tmp_path: Path) ->
     assert target == Capabilities(reason="its classes cannot be read (CalledProcessError)")
 
 
+def test_modules_in_the_current_folder_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A console script does not import them either."""
+    script = install(tmp_path, BATCH_SINK_TARGET)
+    (tmp_path / "singer_sdk.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    assert probe([str(script)]).reason == "Sink writes whole batches"
+
+
 def test_function_entry_point_uses_the_only_target_class_of_its_module(tmp_path: Path) -> None:
     script = install(tmp_path, BATCH_SINK_TARGET + "def main(): ...\n", entry="target_x:main")
     target = probe([str(script)])

@@ -75,8 +75,12 @@ def parse_name(name: str) -> tuple[NamePart | None, NamePart]:
     position = 0
     while match := _PART.match(name, position):
         double, backtick, plain = match.groups()
-        text = (double or "").replace('""', '"') or (backtick or "").replace("``", "`") or plain
-        parts.append(NamePart(text.strip() if plain else text, quoted=plain is None))
+        if double is not None:
+            parts.append(NamePart(double.replace('""', '"'), quoted=True))
+        elif backtick is not None:
+            parts.append(NamePart(backtick.replace("``", "`"), quoted=True))
+        else:
+            parts.append(NamePart(plain.strip(), quoted=False))
         position = match.end()
         if name[position : position + 1] != ".":
             break
@@ -148,8 +152,9 @@ def _read_entry(
         unique_keys += [tuple(constraint["column_names"]) for constraint in constraints]
         for index in inspector.get_indexes(name, schema):
             options = index.get("dialect_options", {})
-            partial = any(option.endswith("_where") for option in options)
-            if index["unique"] and not partial:
+            # An invalid index may lack rows, as after a failed CREATE INDEX CONCURRENTLY.
+            is_partial = any(option.endswith(("_where", "_invalid")) for option in options)
+            if index["unique"] and not is_partial:
                 unique_keys.append(tuple(column or "" for column in index["column_names"]))
     return CatalogueEntry(
         schema=schema,
@@ -247,8 +252,14 @@ def _is_weight(type_: sa.types.TypeEngine[Any], dialect: str) -> bool:
 def _check_unique(entry: CatalogueEntry, uid: str, *, nullable: bool) -> tuple[str, ...]:
     if entry.is_view:
         return (f"{entry.canonical_name} is a view: whether its ids are unique cannot be checked",)
-    keys = (entry.primary_key, *entry.unique_keys)
     if entry.primary_key == (uid,):
+        return ()
+    keys = (entry.primary_key, *entry.unique_keys)
+    if (uid,) in keys:
+        if nullable:
+            problem = "it may be NULL, and such rows would never be in a batch"
+            step = "Declare the column NOT NULL."
+            raise unfit_column(entry.canonical_name, uid, "uid", problem, step)
         return ()
     if entry.is_partitioned and any(key[:1] == (uid,) for key in keys):
         note = (
@@ -256,12 +267,6 @@ def _check_unique(entry: CatalogueEntry, uid: str, *, nullable: bool) -> tuple[s
             f"whether its ids are unique cannot be checked"
         )
         return (note,)
-    if (uid,) not in keys:
-        problem = "neither a primary key nor a unique index covers it alone"
-        step = "Add one; without it, reading a batch would read the whole table."
-        raise unfit_column(entry.canonical_name, uid, "uid", problem, step)
-    if nullable:
-        problem = "it may be NULL, and such rows would never be in a batch"
-        step = "Declare the column NOT NULL."
-        raise unfit_column(entry.canonical_name, uid, "uid", problem, step)
-    return ()
+    problem = "neither a primary key nor a unique index covers it alone"
+    step = "Add one; without it, reading a batch would read the whole table."
+    raise unfit_column(entry.canonical_name, uid, "uid", problem, step)

@@ -212,7 +212,8 @@ def _check_terms(terms: SourceTerms) -> None:
     if terms.strategy not in {None, Strategy.REGISTRAR} or terms.settle_by is not None:
         problem = "publish numbers are assigned in commit order, so 'registrar' is exact"
         strategy = (terms.strategy or Strategy.SETTLE).value
-        raise watermark_unavailable(PUBLISHED, strategy, problem, "Omit `ceiling`.")
+        step = "Omit `ceiling` and `settle_by`."
+        raise watermark_unavailable(PUBLISHED, strategy, problem, step)
     uid = PUBLISHED_COLUMNS.uid
     if terms.columns.uid != uid:
         expected = f"{uid!r}: other ids are not in the order in which batches are published"

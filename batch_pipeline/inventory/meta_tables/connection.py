@@ -136,7 +136,8 @@ def read_transaction(engine: sa.Engine, isolation: str | None = None) -> Iterato
     For a table of the inventory, the errors are those of `connection.transaction`.
 
     Raises:
-        MetaUnreachableError: the connection failed, or a lock or a statement timed out.
+        MetaUnreachableError: the connection failed, a lock or a statement timed out, or all
+            connections are in use.
         MetaTableError: the role may not read the table.
         MetaTableChangedError: the table or a column no longer exists.
         SettingError: the server has no such database.
@@ -156,6 +157,12 @@ def _translate_errors(engine: sa.Engine) -> Iterator[None]:
         yield
     except exc.DBAPIError as error:
         raise _domain_error(engine, error) from error
+    except exc.TimeoutError as error:
+        raise MetaUnreachableError(
+            f"The meta table's database at {database_label(engine)} cannot be used now (all "
+            f"connections of this process are in use). Nothing was changed. Run again, with fewer "
+            f"threads."
+        ) from error
 
 
 @contextmanager
@@ -176,7 +183,7 @@ def read_one_statement(engine: sa.Engine) -> Iterator[sa.Connection]:
         try:
             yield connection
         finally:
-            # Other statements on the inventory are prepared; those on users' databases never are.
+            # Only the inventory's connections prepare their other statements again.
             if threshold is not None and is_inventory(engine):
                 driver.prepare_threshold = threshold
 
@@ -257,7 +264,7 @@ _POSTGRES = sa.text("""
 SELECT d.oid::text AS oid, d.datname AS name,
        coalesce(pg_catalog.has_function_privilege(
            pg_catalog.to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE'), false)
-           AS tells_system
+           AS may_read_system
   FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
 """)
 _SYSTEM = sa.text("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
@@ -299,7 +306,7 @@ def database_identity(meta: sa.Engine, inventory: sa.Engine) -> DatabaseIdentity
 
 def _postgres_identity(connection: sa.Connection, address: str) -> DatabaseIdentity:
     row = connection.execute(_POSTGRES).one()
-    if not row.tells_system:
+    if not row.may_read_system:
         label = f"{address} (PostgreSQL database {row.oid})"
         database = f"{row.oid} {row.name}"
         return DatabaseIdentity(kind="postgresql", shown=label, database=database)

@@ -232,6 +232,9 @@ def numbered_sql(engine: sa.Engine, statement: sa.Select[Any]) -> str:
     """Return a statement as Postgres text with `first_id`, … as $1 to $4.
 
     SQLAlchemy quotes names, and psycopg quotes all other values.
+
+    Raises:
+        MetaUnreachableError: the database does not answer.
     """
 
     def numbered(element: Any, **_given: Any) -> Any:
@@ -241,7 +244,7 @@ def numbered_sql(engine: sa.Engine, statement: sa.Select[Any]) -> str:
 
     numbered_statement: Any = visitors.replacement_traverse(statement, {}, numbered)
     compiled = numbered_statement.compile(engine, compile_kwargs={"render_postcompile": True})
-    with engine.connect() as connection:
+    with read_transaction(engine) as connection:
         driver_connection: Any = connection.connection.driver_connection
         return psycopg.ClientCursor(driver_connection).mogrify(str(compiled), compiled.params)
 
@@ -449,7 +452,8 @@ class ReflectedMetaTable:
             late = {*late_ids()}
             own = [row for row in read if row[0] not in late]
             return self._to_items([row for row in own if planned is None or row[0] in planned])
-        listed, rows = sorted(planned_batch.item_ids), list[Sequence[Any]]()
+        listed = sorted(planned_batch.item_ids)
+        rows: list[Sequence[Any]] = []
         for start in range(0, len(listed), _ID_CHUNK):
             chunk = listed[start : start + _ID_CHUNK]
             query = self.queries.items.where(self.uid.in_(chunk))
@@ -600,7 +604,12 @@ class ReflectedMetaTable:
         return [] if where is None else [filter_expression(self.table, where, self.engine.dialect)]
 
     def _twice(self, item_id: int) -> MetaTableError:
-        problem, step = f"id {item_id} is a duplicate", "Change the view to return each id once."
+        problem = f"id {item_id} is a duplicate"
+        step = (
+            "Change the view to return each id once."
+            if self.is_view
+            else "Change the table so that each row has its own id."
+        )
         return unfit_column(self.canonical_name, self.columns.uid, "uid", problem, step)
 
     def _bad_weight(self, item_id: int) -> BadWeightError:

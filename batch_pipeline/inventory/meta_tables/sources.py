@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -78,6 +78,7 @@ log = logging.getLogger(__name__)
 
 _WATERMARK_SECONDS = 1.0
 _TABLE_SECONDS = 60.0
+_warned_jobs: set[tuple[str, str]] = set()  # with their tables; a worker that polls warns once
 _Result = TypeVar("_Result")
 
 
@@ -114,8 +115,8 @@ class MetaSource:
     def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
         """Return the statements that cut a batch, to be executed on the inventory's connection.
 
-        None if the table is in another database or the inventory's role may not read it, or if a
-        column has a user-defined type, whose operators depend on the search path.
+        None if the table is in another database or the inventory's role may not read all of its
+        rows, or if a column has a user-defined type, whose operators depend on the search path.
         """
         if not self._texts_known:
             self._texts = self.table.cut_statements() if self._may_cut(inventory) else None
@@ -171,7 +172,8 @@ class MetaSource:
             if highest is None or highest < next_id:
                 raise MetaTableRestartedError(job, self.name, planned_up_to, next_id)
             reason = f"the database would assign {next_id} next, so they come from elsewhere"
-        if next(_first_call(job, self.name), False):
+        if (job, self.name) not in _warned_jobs:
+            _warned_jobs.add((job, self.name))
             current_end = "there are none" if highest is None else f"end at {highest}"
             log.warning(
                 "%s: ids of %s are planned up to %d and now %s; whether they restart is unknown "
@@ -324,7 +326,7 @@ def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> 
         f"{sequence.schema}.{sequence.name}" for sequence in sequences if not sequence.readable
     ]
     if unreadable:
-        step = "grant SELECT on it to this role"
+        step = "grant SELECT on it (and USAGE on its schema) to this role"
         return NextIds(unknown=f"its sequence {', '.join(unreadable)} may not be read: {step}")
     return NextIds(ids=tuple(_next_value(connection, sequence) for sequence in sequences))
 
@@ -363,11 +365,6 @@ def _next_rowid(
     sequences = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq"), schema=schema)
     last = sa.select(sa.func.max(sequences.c.seq)).where(sequences.c.name == table.table.name)
     return NextIds(ids=(max(connection.execute(last).scalar_one() or 0, highest or 0) + 1,))
-
-
-@cache  # a worker that polls logs each warning once
-def _first_call(_job: str, _table: str) -> Iterator[bool]:
-    return iter((True,))
 
 
 _MAX_MATCHES = 20
@@ -524,10 +521,22 @@ class UserMetaTable(StreamTable):
     on_bad_file: OnBadFile = OnBadFile.FAIL
 
     @classmethod
-    def of(cls, stream: Stream, table_source: TableSource, **parts: Any) -> "UserMetaTable":
-        """Return the table of a stream. `parts` are the `inventory` and the `sources`."""
-        rule = stream.on_bad_file.missing
-        return cls(stream=stream.name, table_source=table_source, on_bad_file=rule, **parts)
+    def of(
+        cls,
+        stream: Stream,
+        table_source: TableSource,
+        *,
+        inventory: sa.Engine,
+        sources: MetaSources,
+    ) -> "UserMetaTable":
+        """Return the table of a stream."""
+        return cls(
+            inventory=inventory,
+            stream=stream.name,
+            sources=sources,
+            table_source=table_source,
+            on_bad_file=stream.on_bad_file.missing,
+        )
 
     @property
     def time_column(self) -> str | None:

@@ -553,10 +553,8 @@ def choose_watermark(
     """
     exact, obstacle = _exact_strategy(table)
     strategy = requested or (Strategy.SETTLE if obstacle else exact)
-    if strategy not in {Strategy.SETTLE, Strategy.REGISTRAR} and (strategy, None) != (
-        exact,
-        obstacle,
-    ):
+    is_exact = strategy is exact and obstacle is None
+    if strategy not in {Strategy.SETTLE, Strategy.REGISTRAR} and not is_exact:
         problem = obstacle or f"{table.engine.dialect.name} has {exact.value!r} for this"
         step = "Omit the strategy to use the default."
         raise watermark_unavailable(table.canonical_name, strategy.value, problem, step)

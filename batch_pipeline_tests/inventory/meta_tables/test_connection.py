@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine, read_transaction
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, numbered_sql
 from batch_pipeline.model.errors import MetaUnreachableError, SettingError
 
 
@@ -55,6 +55,22 @@ def test_unreachable_database_error_names_its_setting_and_place(url: str, place:
         ReflectedMetaTable.open(engine, "files")
     assert f"database at {place} cannot be reached" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_unreachable_database_error_while_statements_are_quoted() -> None:
+    engine = open_meta_engine("postgresql://u:secret@127.0.0.1:1/db")
+    with pytest.raises(MetaUnreachableError, match="cannot be reached"):
+        numbered_sql(engine, sa.select(sa.literal(1)))
+
+
+def test_exhausted_pool_is_a_retryable_error() -> None:
+    engine = sa.create_engine(
+        "sqlite://", poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0
+    )
+    in_use = pytest.raises(MetaUnreachableError, match="all connections of this process are in use")
+    with read_transaction(engine), in_use, read_transaction(engine):
+        pass
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

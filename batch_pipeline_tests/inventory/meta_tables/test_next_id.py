@@ -96,7 +96,8 @@ def test_unreadable_sequence_warns(
     with new_role(files.engine, "sequence_reader", grant.format("ops.files")) as reader:
         table = ReflectedMetaTable.open(reader, "ops.files", FILES)
         assert restart_next_id(table, "of a reader") is None
-        assert "ops.files_id_seq may not be read: grant SELECT" in warnings.text
+        step = "grant SELECT on it (and USAGE on its schema)"
+        assert f"ops.files_id_seq may not be read: {step}" in warnings.text
         execute(files.engine, grant.format("SEQUENCE ops.files_id_seq"))
         assert restart_next_id(table, "of a reader") == 1
 

@@ -242,7 +242,7 @@ def test_other_ids_watermarks_and_columns_are_rejected(ten_files: Database) -> N
         read("down", "up", meta_table_cols={"uid": "id"})
     with pytest.raises(MetaTableError, match="commit order"):
         read("down", "up", ceiling="locks")
-    with pytest.raises(MetaTableError, match="commit order"):
+    with pytest.raises(MetaTableError, match="Omit `ceiling` and `settle_by`"):
         read("down", "up", settle_by="published_at")
     with pytest.raises(MetaTableError, match="job_result_item"):
         read("down", "up", equals("status", "running"))

@@ -162,14 +162,44 @@ def test_column_unsuitable_for_its_role_is_rejected(postgres: sa.Engine) -> None
             ReflectedMetaTable.open(postgres, "ops.odd", MetaColumns(uid="id", weight="w"))
 
 
+def test_invalid_unique_index_does_not_make_ids_unique(postgres: sa.Engine) -> None:
+    """`CREATE UNIQUE INDEX CONCURRENTLY` that fails because of duplicates leaves one."""
+    execute(
+        postgres,
+        "CREATE TABLE ops.odd (uid bigint NOT NULL, item text, weight bigint)",
+        "CREATE UNIQUE INDEX odd_uid ON ops.odd (uid)",
+    )
+    assert ReflectedMetaTable.open(postgres, "ops.odd").highest_id() is None
+    execute(
+        postgres,
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ops.odd_uid'::regclass",
+    )
+    with pytest.raises(MetaTableError, match="neither a primary key nor a unique index"):
+        ReflectedMetaTable.open(postgres, "ops.odd")
+
+
 def test_partitioned_table_with_composite_key_is_accepted_with_note(postgres: sa.Engine) -> None:
     execute(
         postgres,
         "CREATE TABLE ops.days (uid bigint, item text, weight bigint, day int, "
         "PRIMARY KEY (uid, day)) PARTITION BY LIST (day)",
         "CREATE TABLE ops.day_1 PARTITION OF ops.days FOR VALUES IN (1)",
+        "CREATE TABLE ops.day_2 PARTITION OF ops.days FOR VALUES IN (2)",
     )
-    assert "cannot be checked" in ReflectedMetaTable.open(postgres, "ops.days").notes[0]
+    table = ReflectedMetaTable.open(postgres, "ops.days")
+    assert "cannot be checked" in table.notes[0]
+    execute(postgres, "INSERT INTO ops.days VALUES (7, 'f', 1, 1), (7, 'f', 1, 2)")
+    with pytest.raises(MetaTableError, match=r"id 7 is a duplicate.* Change the table"):
+        table.next_cut(None, 9, limits())
+
+
+def test_partitioned_table_with_unique_id_has_no_note(postgres: sa.Engine) -> None:
+    execute(
+        postgres,
+        "CREATE TABLE ops.ranges (uid bigint NOT NULL UNIQUE, item text, weight bigint) "
+        "PARTITION BY RANGE (uid)",
+    )
+    assert ReflectedMetaTable.open(postgres, "ops.ranges").notes == ()
 
 
 def test_missing_select_privilege_names_grant(
