@@ -352,10 +352,16 @@ def translate_errors(engine: sa.Engine) -> Iterator[None]:
         yield
     except exc.DBAPIError as error:
         lost = isinstance(error, exc.OperationalError) or error.connection_invalidated
-        raise _domain_error(engine, error.orig, lost=lost) or error from error
+        translated = _domain_error(engine, error.orig, lost=lost)
+        if translated is None:
+            raise
+        raise translated from error
     except psycopg.Error as error:  # of a COPY, which bypasses SQLAlchemy
         lost = isinstance(error, psycopg.OperationalError)
-        raise _domain_error(engine, error, lost=lost) or error from error
+        translated = _domain_error(engine, error, lost=lost)
+        if translated is None:
+            raise
+        raise translated from error
     except exc.TimeoutError as error:
         reason = "all connections of this process are in use"
         raise DatabaseUnreachableError(location(engine), reason) from error
