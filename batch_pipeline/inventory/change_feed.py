@@ -97,7 +97,7 @@ class ChangeFeed:
             published: dict[int, _Row] = {
                 row.id: row
                 for row in planned
-                if row.job_id in new_jobs and row.state == BatchState.PUBLISHED
+                if row.job_id in new_jobs and row.generation is not None
             }
             for job_id, count in counts.items():
                 after = previous[job_id].publish_number
@@ -108,7 +108,7 @@ class ChangeFeed:
         return Changes(
             planned=[batch_from_row(row) for row in planned if row.superseded_at is None],
             published=[batch_from_row(row) for row in published.values()],
-            generations={job_id: row.generation for job_id, row in published.items()},
+            generations={batch_id: row.generation for batch_id, row in published.items()},
             cursors={
                 job_id: Cursor(batch_id=last_batch_ids[job_id], publish_number=count)
                 for job_id, count in counts.items()
@@ -188,7 +188,7 @@ def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequen
     ]
     lowest = min(cursor.batch_id for cursor in cursors.values())
     query = (
-        sa.select(*BATCH_ROW, batch_state.c.state, batch_state.c.generation)
+        sa.select(*BATCH_ROW, batch_state.c.generation)
         .select_from(batches_with_states)
         .where(batch.c.id > lowest, sa.or_(*above))
         .order_by(batch.c.id)
