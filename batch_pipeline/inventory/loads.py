@@ -142,10 +142,12 @@ class TargetLoads:
             .having(sa.func.count() == len(set(targets)))
         )
         own = newest_generations(stream).where(job.c.kind != JobKind.BACKFILL)
+        # One snapshot for all statements of a page, because a load may be voided at any time.
+        snapshots = self.engine.execution_options(isolation_level="REPEATABLE READ")
         while True:
             page = complete.having(last > after).order_by(last).limit(_PAGE).subquery()
             query = own.join(page, page.c.attempt_id == attempt.c.id).add_columns(page.c.last)
-            with transaction(self.engine) as connection:
+            with transaction(snapshots) as connection:
                 last_ids = connection.execute(sa.select(page.c.last)).scalars().all()
                 rows = connection.execute(query.order_by(page.c.last)).all()
                 is_on_page = attempt.c.id.in_([row.attempt_id for row in rows])
