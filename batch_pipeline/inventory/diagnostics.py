@@ -56,7 +56,7 @@ _PLANNED = ("item", "job", "batch", "batch_state", "bookmark", "ceiling_candidat
 _WRITTEN = ("attempt", "part_file", "attempt_item", "load", "schema_version")
 _DUTIES = (
     ("bp_reader", "read", "SELECT", _READABLE, Level.FAIL),
-    ("bp_planner", "plan and acquire", "INSERT", _PLANNED, Level.WARN),
+    ("bp_planner", "plan", "INSERT", _PLANNED, Level.WARN),
     ("bp_worker", "work on batches", "INSERT", _WRITTEN, Level.WARN),
 )
 
@@ -265,12 +265,12 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
     )
     late = sa.func.clock_timestamp() - _STALE_AFTER
     stale = (
-        sa.select(job.c.name, sa.func.count().label("attempts"))
+        sa.select(job.c.name, job.c.stream, sa.func.count().label("attempts"))
         .join(batch, batch.c.job_id == job.c.id)
         .join(attempt, attempt.c.batch_id == batch.c.id)
         .where(attempt.c.status == AttemptStatus.RUNNING, attempt.c.lease_until < late)
-        .group_by(job.c.name)
-        .order_by(job.c.name)
+        .group_by(job.c.name, job.c.stream)
+        .order_by(job.c.name, job.c.stream)
     )
     with transaction(inventory) as connection:
         paused_rows = connection.execute(paused.order_by(job.c.name)).all()
@@ -282,10 +282,13 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
         since = f"paused since {row.paused_at:%Y-%m-%d %H:%M} UTC{why}."
         yield warning(row.name, f"{since} {resume_step(row.name, reason)}".rstrip())
     for row in stale_rows:
-        text = (
-            f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "
-            f"Neither sensors nor `reconcile` have closed them. Run `batch-pipeline reconcile`."
-        )
+        text = f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "
+        if row.stream is None:
+            text += "Acquire from the job, which closes them."
+        else:
+            text += (
+                "Neither sensors nor `reconcile` have closed them. Run `batch-pipeline reconcile`."
+            )
         yield warning(row.name, text)
     for asset in many:
         yield warning(asset.stream, asset.sentence)

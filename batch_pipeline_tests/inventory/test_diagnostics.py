@@ -111,9 +111,12 @@ def test_running_attempt_with_expired_lease_warns(database: Database) -> None:
         assert findings(check_work(database.engine)) == []
         execute(database, lapse.format(11))
         [(level, subject, text)] = findings(check_work(database.engine))
+        execute(database, "UPDATE batch_pipeline.job SET stream = NULL")  # a job of the library
+        [(*_, text_of_library)] = findings(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
     assert text.startswith("running attempts whose lease expired more than ten minutes ago: 1")
     assert text.endswith("Run `batch-pipeline reconcile`.")
+    assert text_of_library.endswith("ago: 1. Acquire from the job, which closes them.")
 
 
 def test_asset_with_many_partitions_warns(
