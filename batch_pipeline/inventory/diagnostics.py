@@ -19,7 +19,7 @@ from batch_pipeline.inventory.meta_tables.filters import filter_expression
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
-from batch_pipeline.inventory.migrate import check_revision
+from batch_pipeline.inventory.migrate import can_migrate, check_revision
 from batch_pipeline.inventory.status import many_partitions
 from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, AttemptStatus
@@ -31,7 +31,8 @@ from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
     """Check the server, the revision of the schema, and the privileges of this login.
 
-    The schema on the embedded server (`is_own`) is migrated by the next command that opens it.
+    A schema of an earlier release on the embedded server (`is_own`) is migrated by the next command
+    that opens it.
 
     Raises:
         DatabaseUnreachableError: the server does not answer.
@@ -42,8 +43,11 @@ def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
     try:
         check_revision(inventory)
     except PipelineError as error:
-        text = "the next command that needs its schema creates or migrates it."
-        yield fine(subject, text) if is_own else failure(subject, str(error))
+        if is_own and can_migrate(inventory):
+            text = "the next command that needs its schema creates or migrates it."
+            yield fine(subject, text)
+        else:
+            yield failure(subject, str(error))
         return
     yield fine(subject, "its schema is that of this release.")
     yield from _rights(inventory)
