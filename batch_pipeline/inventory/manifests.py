@@ -526,7 +526,10 @@ class AttemptHistory:
 
     def of_batch(self, batch: Batch) -> Sequence[AttemptRecord]:
         """Read the attempts on a batch, oldest first, with the record counts of all items."""
-        counters = [attempt.c.facts[name].as_integer().label(name) for name in _OF_ITEM[:3]]
+        counters = [
+            sa.cast(attempt.c.facts[name].astext, sa.BigInteger).label(name)
+            for name in _OF_ITEM[:3]
+        ]
         of_items = [sa.null().label(name) for name in _OF_ITEM[3:]]
         return self._read(batch, sa.select(*_OF_ATTEMPT, *counters, *of_items))
 
