@@ -375,6 +375,7 @@ def _state_mismatch(stream: str, expected: str, actual: str) -> ConfigurationErr
 
 
 _MAX_UNBALANCED = 5
+_RECENT_BATCHES = 20
 _COUNTS = ("read", "written", "filtered", "quarantined")
 _accounted_records = attempt_item.c.written + attempt_item.c.filtered + attempt_item.c.quarantined
 
@@ -408,13 +409,11 @@ class PublishedBatches:
                 return
             page = query.where(attempt.c.id < rows[-1].attempt_id).limit(size)
 
-    def recent(
-        self, stream: str, kinds: Sequence[JobKind], *, newest: int = 20
-    ) -> list[RecentBatch]:
-        """Read record counts and durations of the newest batches, oldest first."""
+    def recent(self, stream: str, kinds: Sequence[JobKind]) -> list[RecentBatch]:
+        """Read record counts and durations of the 20 newest batches, oldest first."""
         seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
         query = _newest(stream, kinds).add_columns(sa.cast(seconds, sa.Double).label("seconds"))
-        rows = fetch_rows(self.engine, query.limit(newest))
+        rows = fetch_rows(self.engine, query.limit(_RECENT_BATCHES))
         return [
             RecentBatch(
                 label=label_from_row(row),
