@@ -163,27 +163,21 @@ class ServerSideAcquirer:
 
 
 def _started(row: sa.Row[Any], job: str, values: Mapping[str, Any]) -> Attempt:
-    ids = IdRange(first_id=row.first_id, last_id=row.last_id)
-    cut = Cut(id_range=ids, weight=row.weight, count=row.item_count, closed=True)
-    planned = _planned(row, job, cut, values["weight_allowed"], row.key_digits)
-    return Attempt(id=row.attempt_id, batch=planned, number=1, token=row.token)
-
-
-def _planned(row: sa.Row[Any], job: str, cut: Cut, max_weight: int, key_digits: int) -> Batch:
-    return Batch(
+    acquired = Batch(
         id=row.batch_id,
         job=job,
-        id_range=cut.id_range,
-        weight=cut.weight,
-        count=cut.count,
-        oversized=cut.weight > max_weight,
-        key_digits=key_digits,
+        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
+        weight=row.weight,
+        count=row.item_count,
+        oversized=row.weight > values["weight_allowed"],
+        key_digits=row.key_digits,
     )
+    return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
 
 
 _SWEEP_INTERVAL_SECONDS = 5.0
-TAKE_FIRST = "'planned', 'interrupted'"
-TAKE_ANY = "'planned', 'interrupted', 'failed'"
+_TAKE_FIRST = "'planned', 'interrupted'"
+_TAKE_ANY = "'planned', 'interrupted', 'failed'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +304,7 @@ class Acquirer:
             job_id = self._job_ids[key] = job_to_acquire(connection, request.terms).id
         if sweeps:
             self._sweep(connection, job_id)
-        job_record, acquired = _take(connection, TAKE_FIRST, self._values(job_id, request, token))
+        job_record, acquired = _take(connection, _TAKE_FIRST, self._values(job_id, request, token))
         limits = (request.terms.max_attempts, request.terms.bisect)
         if job_record is None or (job_record.max_attempts, job_record.bisect) != limits:
             job_record = job_to_acquire(connection, request.terms)  # deleted, or with other limits
@@ -330,11 +324,11 @@ class Acquirer:
         """Take a failed batch, or split a dead one and take its first half."""
         self._sweep(connection, job_record.id)
         values = self._values(job_record.id, request, token)
-        acquired = _take(connection, TAKE_ANY, values)[1]
+        acquired = _take(connection, _TAKE_ANY, values)[1]
         if acquired is not None or not job_record.bisect:
             return acquired
         halves = split_first_dead(connection, job_record.id, request.window, source.table)
-        return None if halves is None else _take(connection, TAKE_FIRST, values)[1]
+        return None if halves is None else _take(connection, _TAKE_FIRST, values)[1]
 
     def _values(self, job_id: int, request: AcquireRequest, token: UUID) -> dict[str, Any]:
         return {
@@ -390,8 +384,14 @@ class Acquirer:
         }
         row = connection.execute(named_statement("insert_batch", "config"), values).one()
         merge_with_next_run(connection, job_record.id, gap, cut.id_range.last_id)
-        acquired = _planned(
-            row, job_record.name, cut, request.limits.max_weight, job_record.key_digits
+        acquired = Batch(
+            id=row.batch_id,
+            job=job_record.name,
+            id_range=cut.id_range,
+            weight=cut.weight,
+            count=cut.count,
+            oversized=values["oversized"],
+            key_digits=job_record.key_digits,
         )
         return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
 
