@@ -25,12 +25,11 @@ from batch_pipeline.inventory.tables import (
     is_any_of,
     job,
 )
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import WAITING, AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.job import OWN_KINDS, JobKind
 
 _PAGE = 1_000
 _Row: TypeAlias = sa.Row[*tuple[Any, ...]]
-_WAITING = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,7 @@ class ChangeFeed:
                     is_job_of(stream, *kinds),
                     sa.not_(is_paused()),
                     sa.text(f"batch_state.{UNFINISHED}"),  # as in the partial index
-                    batch_state.c.state.in_(_WAITING),
+                    batch_state.c.state.in_(sorted(WAITING)),
                     batch_state.c.batch_id > after,
                 )
                 .order_by(batch_state.c.batch_id)
@@ -139,7 +138,7 @@ class ChangeFeed:
                 batch_ids = list(connection.execute(ids).scalars())
                 is_on_page = is_any_of(batch.c.id, batch_ids)
                 statuses = select_statuses(connection, is_on_page, order_by=batch.c.id)
-            yield from (status for status in statuses if status.state in _WAITING)
+            yield from (status for status in statuses if status.state in WAITING)
             if len(batch_ids) < _PAGE:
                 return
             after = batch_ids[-1]

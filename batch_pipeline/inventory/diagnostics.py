@@ -96,7 +96,7 @@ def _missing_rights(inventory: sa.Engine, privilege: str, tables: Sequence[str])
 
 
 def check_source(
-    subject: str, inventory: sa.Engine, source: MetaSource, job_name: str | None = None
+    subject: str, inventory: sa.Engine, source: MetaSource, job_name: str
 ) -> Iterator[Finding]:
     """Check a meta table: the choice of its high watermark, warnings, and the cost of its filter.
 
@@ -114,7 +114,7 @@ def check_source(
     high_watermark = source.known_high_watermark()
     if table.where is None or high_watermark is None:
         return
-    planned = None if job_name is None else _planned_up_to(inventory, job_name, source.name)
+    planned = _planned_up_to(inventory, job_name, source.name)
     cost = filter_cost(table, planned, high_watermark)
     text = f"rows read to filter the next ones: {cost.scanned}, kept: {cost.kept}."
     if cost.proposal is None:
