@@ -17,6 +17,7 @@ from batch_pipeline.inventory.tables import (
     attempt_item,
     attempts_of_jobs,
     batch,
+    is_any_of,
     item,
     job,
     part_file,
@@ -57,7 +58,7 @@ def files_of_attempts(
     """Read the files of attempts by attempt id, part files before quarantine files, in order."""
     query = (
         sa.select(part_file)
-        .where(part_file.c.attempt_id.in_(attempt_ids))
+        .where(is_any_of(part_file.c.attempt_id, attempt_ids))
         .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
     )
     files: dict[int, list[sa.Row[Any]]] = defaultdict(list)
