@@ -219,8 +219,8 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
             job.c.stream,
             _replaced.c.replaced_at,
             _IS_HELD.label("held"),
-            sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
-            sa.func.coalesce(_IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
+            sa.func.coalesce(ARE_REMOVED, sa.false()).label("marked"),
+            sa.func.coalesce(_IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_marked"),
         )
         .select_from(attempts_of_jobs)
         .join(_replaced, sa.true())
@@ -255,8 +255,8 @@ def _known_attempts(
             unread=row.id in unread,
             acknowledged=loaded.get(row.id, {}),
             held=row.held,
-            marked=row.given_up,
-            quarantine_marked=row.quarantine_given_up,
+            marked=row.marked,
+            quarantine_marked=row.quarantine_marked,
             file_names=frozenset(names.get(row.id, ())),
         )
         for row in rows
