@@ -225,7 +225,9 @@ class Acquirer:
         try:
             job_id = self._job_ids.get(_key(request.terms))
             sweeps = job_id is None or self._is_sweep_due(job_id)
-            acquired = None if sweeps else self._in_server(request, source, job_id, tokens[0])
+            acquired = None
+            if job_id is not None and not sweeps:
+                acquired = self._in_server(request, source, job_id, tokens[0])
             if acquired is None:
                 acquired = self._in_transaction(request, source, tokens[1], sweeps=sweeps)
             if acquired is not None:
@@ -259,10 +261,10 @@ class Acquirer:
         return acquired
 
     def _in_server(
-        self, request: AcquireRequest, source: MetaSource, job_id: int | None, token: UUID
+        self, request: AcquireRequest, source: MetaSource, job_id: int, token: UUID
     ) -> Attempt | None:
-        """Acquire in one round trip if the job is known and the table is in the same database."""
-        if job_id is None or request.window.last_id != MAX_ID:
+        """Acquire in one round trip if the table is in the inventory's database."""
+        if request.window.last_id != MAX_ID:
             return None
         texts = source.cut_statements(self._engine)
         high_watermark = None if texts is None else source.known_high_watermark()

@@ -413,8 +413,12 @@ def _explain(element: _Explained, compiler: SQLCompiler, **options: Any) -> str:
 
 def _rows_scanned_by_cut(table: ReflectedMetaTable, first_id: int, last_id: int) -> int:
     """Return the number of rows read to cut the whole range as one batch."""
-    limits = {"max_weight": MAX_ID, "max_count": MAX_ID}
-    values = {"first_id": first_id, "last_id": last_id, **limits}
+    values = {
+        "first_id": first_id,
+        "last_id": last_id,
+        "max_weight": MAX_ID,
+        "max_count": MAX_ID,
+    }
     with read_one_statement(table.engine) as connection:
         explained = connection.execute(_Explained(table.queries.cut), values).scalar_one()
     plan = json.loads(explained) if isinstance(explained, str) else explained

@@ -229,8 +229,12 @@ class TargetLoads:
                 return _earlier_result(connection, done, next_loading)
             next_load = None
             if next_loading is not None:
-                claim = {"target": done.target, "run_id": row.run_id, "token": done.token}
-                claim["liveness_key"] = row.liveness_key
+                claim = {
+                    "target": done.target,
+                    "run_id": row.run_id,
+                    "token": done.token,
+                    "liveness_key": row.liveness_key,
+                }
                 next_load = _insert_load(connection, next_loading, row.lease, claim)
             failpoint("load.before_commit")
         failpoint("load.after_commit")
