@@ -163,27 +163,21 @@ class ServerSideAcquirer:
 
 
 def _started(row: sa.Row[Any], job: str, values: Mapping[str, Any]) -> Attempt:
-    ids = IdRange(first_id=row.first_id, last_id=row.last_id)
-    cut = Cut(id_range=ids, weight=row.weight, count=row.item_count, closed=True)
-    planned = _planned(row, job, cut, values["weight_allowed"], row.key_digits)
-    return Attempt(id=row.attempt_id, batch=planned, number=1, token=row.token)
-
-
-def _planned(row: sa.Row[Any], job: str, cut: Cut, max_weight: int, key_digits: int) -> Batch:
-    return Batch(
+    acquired = Batch(
         id=row.batch_id,
         job=job,
-        id_range=cut.id_range,
-        weight=cut.weight,
-        count=cut.count,
-        oversized=cut.weight > max_weight,
-        key_digits=key_digits,
+        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
+        weight=row.weight,
+        count=row.item_count,
+        oversized=row.weight > values["weight_allowed"],
+        key_digits=row.key_digits,
     )
+    return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
 
 
 _SWEEP_INTERVAL_SECONDS = 5.0
-TAKE_FIRST = "'planned', 'interrupted'"
-TAKE_ANY = "'planned', 'interrupted', 'failed'"
+_TAKE_FIRST = "'planned', 'interrupted'"
+_TAKE_ANY = "'planned', 'interrupted', 'failed'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +225,9 @@ class Acquirer:
         try:
             job_id = self._job_ids.get(_key(request.terms))
             sweeps = job_id is None or self._is_sweep_due(job_id)
-            acquired = None if sweeps else self._in_server(request, source, job_id, tokens[0])
+            acquired = None
+            if job_id is not None and not sweeps:
+                acquired = self._in_server(request, source, job_id, tokens[0])
             if acquired is None:
                 acquired = self._in_transaction(request, source, tokens[1], sweeps=sweeps)
             if acquired is not None:
@@ -265,10 +261,10 @@ class Acquirer:
         return acquired
 
     def _in_server(
-        self, request: AcquireRequest, source: MetaSource, job_id: int | None, token: UUID
+        self, request: AcquireRequest, source: MetaSource, job_id: int, token: UUID
     ) -> Attempt | None:
-        """Acquire in one round trip if the job is known and the table is in the same database."""
-        if job_id is None or request.window.last_id != MAX_ID:
+        """Acquire in one round trip if the table is in the inventory's database."""
+        if request.window.last_id != MAX_ID:
             return None
         texts = source.cut_statements(self._engine)
         high_watermark = None if texts is None else source.known_high_watermark()
@@ -310,7 +306,7 @@ class Acquirer:
             job_id = self._job_ids[key] = job_to_acquire(connection, request.terms).id
         if sweeps:
             self._sweep(connection, job_id)
-        job_record, acquired = _take(connection, TAKE_FIRST, self._values(job_id, request, token))
+        job_record, acquired = _take(connection, _TAKE_FIRST, self._values(job_id, request, token))
         limits = (request.terms.max_attempts, request.terms.bisect)
         if job_record is None or (job_record.max_attempts, job_record.bisect) != limits:
             job_record = job_to_acquire(connection, request.terms)  # deleted, or with other limits
@@ -330,11 +326,11 @@ class Acquirer:
         """Take a failed batch, or split a dead one and take its first half."""
         self._sweep(connection, job_record.id)
         values = self._values(job_record.id, request, token)
-        acquired = _take(connection, TAKE_ANY, values)[1]
+        acquired = _take(connection, _TAKE_ANY, values)[1]
         if acquired is not None or not job_record.bisect:
             return acquired
         halves = split_first_dead(connection, job_record.id, request.window, source.table)
-        return None if halves is None else _take(connection, TAKE_FIRST, values)[1]
+        return None if halves is None else _take(connection, _TAKE_FIRST, values)[1]
 
     def _values(self, job_id: int, request: AcquireRequest, token: UUID) -> dict[str, Any]:
         return {
@@ -390,8 +386,14 @@ class Acquirer:
         }
         row = connection.execute(named_statement("insert_batch", "config"), values).one()
         merge_with_next_run(connection, job_record.id, gap, cut.id_range.last_id)
-        acquired = _planned(
-            row, job_record.name, cut, request.limits.max_weight, job_record.key_digits
+        acquired = Batch(
+            id=row.batch_id,
+            job=job_record.name,
+            id_range=cut.id_range,
+            weight=cut.weight,
+            count=cut.count,
+            oversized=values["oversized"],
+            key_digits=job_record.key_digits,
         )
         return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
 

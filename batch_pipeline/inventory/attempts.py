@@ -176,10 +176,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._closed:
-            shortest = min(
-                (lease.total_seconds() / 3 for lease in list(self._leases.values())), default=60
-            )
-            self._wake.wait(min(shortest, _RENEWAL_SECONDS))
+            thirds = (lease.total_seconds() / 3 for lease in list(self._leases.values()))
+            self._wake.wait(min([_RENEWAL_SECONDS, *thirds]))
             self._wake.clear()
             if not self._closed:
                 self._renew_all()

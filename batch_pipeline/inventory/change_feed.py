@@ -25,12 +25,11 @@ from batch_pipeline.inventory.tables import (
     is_any_of,
     job,
 )
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import WAITING, AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.job import OWN_KINDS, JobKind
 
 _PAGE = 1_000
 _Row: TypeAlias = sa.Row[*tuple[Any, ...]]
-_WAITING = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class ChangeFeed:
             published: dict[int, _Row] = {
                 row.id: row
                 for row in planned
-                if row.job_id in new_jobs and row.state == BatchState.PUBLISHED
+                if row.job_id in new_jobs and row.generation is not None
             }
             for job_id, count in counts.items():
                 after = previous[job_id].publish_number
@@ -108,7 +107,7 @@ class ChangeFeed:
         return Changes(
             planned=[batch_from_row(row) for row in planned if row.superseded_at is None],
             published=[batch_from_row(row) for row in published.values()],
-            generations={job_id: row.generation for job_id, row in published.items()},
+            generations={batch_id: row.generation for batch_id, row in published.items()},
             cursors={
                 job_id: Cursor(batch_id=last_batch_ids[job_id], publish_number=count)
                 for job_id, count in counts.items()
@@ -129,7 +128,7 @@ class ChangeFeed:
                     is_job_of(stream, *kinds),
                     sa.not_(is_paused()),
                     sa.text(f"batch_state.{UNFINISHED}"),  # as in the partial index
-                    batch_state.c.state.in_(_WAITING),
+                    batch_state.c.state.in_(sorted(WAITING)),
                     batch_state.c.batch_id > after,
                 )
                 .order_by(batch_state.c.batch_id)
@@ -139,7 +138,7 @@ class ChangeFeed:
                 batch_ids = list(connection.execute(ids).scalars())
                 is_on_page = is_any_of(batch.c.id, batch_ids)
                 statuses = select_statuses(connection, is_on_page, order_by=batch.c.id)
-            yield from (status for status in statuses if status.state in _WAITING)
+            yield from (status for status in statuses if status.state in WAITING)
             if len(batch_ids) < _PAGE:
                 return
             after = batch_ids[-1]
@@ -188,7 +187,7 @@ def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequen
     ]
     lowest = min(cursor.batch_id for cursor in cursors.values())
     query = (
-        sa.select(*BATCH_ROW, batch_state.c.state, batch_state.c.generation)
+        sa.select(*BATCH_ROW, batch_state.c.generation)
         .select_from(batches_with_states)
         .where(batch.c.id > lowest, sa.or_(*above))
         .order_by(batch.c.id)

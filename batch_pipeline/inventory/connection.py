@@ -65,10 +65,13 @@ def lock_planning(connection: sa.Connection, job_id: int) -> None:
 
 
 # The owner of an attempt or load is gone if its lease has expired or its liveness lock is free. A
-# server restart releases all locks, so afterwards only the lease counts until it is renewed.
+# server restart releases all locks, so afterwards only the lease counts until it is renewed. So
+# does the crash of a session, which resets the statistics but not the start time.
 _OWNER_IS_GONE = """(
     attempt.lease_until < clock_timestamp()
-    OR attempt.renewed_at > pg_postmaster_start_time() AND NOT EXISTS (
+    OR attempt.renewed_at > greatest(
+           pg_postmaster_start_time(), (SELECT stats_reset FROM pg_catalog.pg_stat_bgwriter))
+       AND NOT EXISTS (
         SELECT FROM pg_catalog.pg_locks
          WHERE locktype = 'advisory'
            AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname =
@@ -352,10 +355,16 @@ def translate_errors(engine: sa.Engine) -> Iterator[None]:
         yield
     except exc.DBAPIError as error:
         lost = isinstance(error, exc.OperationalError) or error.connection_invalidated
-        raise _domain_error(engine, error.orig, lost=lost) or error from error
+        translated = _domain_error(engine, error.orig, lost=lost)
+        if translated is None:
+            raise
+        raise translated from error
     except psycopg.Error as error:  # of a COPY, which bypasses SQLAlchemy
         lost = isinstance(error, psycopg.OperationalError)
-        raise _domain_error(engine, error, lost=lost) or error from error
+        translated = _domain_error(engine, error, lost=lost)
+        if translated is None:
+            raise
+        raise translated from error
     except exc.TimeoutError as error:
         reason = "all connections of this process are in use"
         raise DatabaseUnreachableError(location(engine), reason) from error

@@ -19,7 +19,7 @@ from batch_pipeline.inventory.meta_tables.filters import filter_expression
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
-from batch_pipeline.inventory.migrate import check_revision
+from batch_pipeline.inventory.migrate import can_migrate, check_revision
 from batch_pipeline.inventory.status import many_partitions
 from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, AttemptStatus
@@ -31,7 +31,8 @@ from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
     """Check the server, the revision of the schema, and the privileges of this login.
 
-    The schema on the embedded server (`is_own`) is migrated by the next command that opens it.
+    A schema of an earlier release on the embedded server (`is_own`) is migrated by the next command
+    that opens it.
 
     Raises:
         DatabaseUnreachableError: the server does not answer.
@@ -42,8 +43,11 @@ def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
     try:
         check_revision(inventory)
     except PipelineError as error:
-        text = "the next command that needs its schema creates or migrates it."
-        yield fine(subject, text) if is_own else failure(subject, str(error))
+        if is_own and can_migrate(inventory):
+            text = "the next command that needs its schema creates or migrates it."
+            yield fine(subject, text)
+        else:
+            yield failure(subject, str(error))
         return
     yield fine(subject, "its schema is that of this release.")
     yield from _rights(inventory)
@@ -56,7 +60,7 @@ _PLANNED = ("item", "job", "batch", "batch_state", "bookmark", "ceiling_candidat
 _WRITTEN = ("attempt", "part_file", "attempt_item", "load", "schema_version")
 _DUTIES = (
     ("bp_reader", "read", "SELECT", _READABLE, Level.FAIL),
-    ("bp_planner", "plan and acquire", "INSERT", _PLANNED, Level.WARN),
+    ("bp_planner", "plan", "INSERT", _PLANNED, Level.WARN),
     ("bp_worker", "work on batches", "INSERT", _WRITTEN, Level.WARN),
 )
 
@@ -92,7 +96,7 @@ def _missing_rights(inventory: sa.Engine, privilege: str, tables: Sequence[str])
 
 
 def check_source(
-    subject: str, inventory: sa.Engine, source: MetaSource, job_name: str | None = None
+    subject: str, inventory: sa.Engine, source: MetaSource, job_name: str
 ) -> Iterator[Finding]:
     """Check a meta table: the choice of its high watermark, warnings, and the cost of its filter.
 
@@ -110,7 +114,7 @@ def check_source(
     high_watermark = source.known_high_watermark()
     if table.where is None or high_watermark is None:
         return
-    planned = None if job_name is None else _planned_up_to(inventory, job_name, source.name)
+    planned = _planned_up_to(inventory, job_name, source.name)
     cost = filter_cost(table, planned, high_watermark)
     text = f"rows read to filter the next ones: {cost.scanned}, kept: {cost.kept}."
     if cost.proposal is None:
@@ -265,12 +269,12 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
     )
     late = sa.func.clock_timestamp() - _STALE_AFTER
     stale = (
-        sa.select(job.c.name, sa.func.count().label("attempts"))
+        sa.select(job.c.name, job.c.stream, sa.func.count().label("attempts"))
         .join(batch, batch.c.job_id == job.c.id)
         .join(attempt, attempt.c.batch_id == batch.c.id)
         .where(attempt.c.status == AttemptStatus.RUNNING, attempt.c.lease_until < late)
-        .group_by(job.c.name)
-        .order_by(job.c.name)
+        .group_by(job.c.name, job.c.stream)
+        .order_by(job.c.name, job.c.stream)
     )
     with transaction(inventory) as connection:
         paused_rows = connection.execute(paused.order_by(job.c.name)).all()
@@ -282,10 +286,13 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
         since = f"paused since {row.paused_at:%Y-%m-%d %H:%M} UTC{why}."
         yield warning(row.name, f"{since} {resume_step(row.name, reason)}".rstrip())
     for row in stale_rows:
-        text = (
-            f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "
-            f"Neither sensors nor `reconcile` have closed them. Run `batch-pipeline reconcile`."
-        )
+        text = f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "
+        if row.stream is None:
+            text += "Acquire from the job, which closes them."
+        else:
+            text += (
+                "Neither sensors nor `reconcile` have closed them. Run `batch-pipeline reconcile`."
+            )
         yield warning(row.name, text)
     for asset in many:
         yield warning(asset.stream, asset.sentence)
@@ -406,8 +413,12 @@ def _explain(element: _Explained, compiler: SQLCompiler, **options: Any) -> str:
 
 def _rows_scanned_by_cut(table: ReflectedMetaTable, first_id: int, last_id: int) -> int:
     """Return the number of rows read to cut the whole range as one batch."""
-    limits = {"max_weight": MAX_ID, "max_count": MAX_ID}
-    values = {"first_id": first_id, "last_id": last_id, **limits}
+    values = {
+        "first_id": first_id,
+        "last_id": last_id,
+        "max_weight": MAX_ID,
+        "max_count": MAX_ID,
+    }
     with read_one_statement(table.engine) as connection:
         explained = connection.execute(_Explained(table.queries.cut), values).scalar_one()
     plan = json.loads(explained) if isinstance(explained, str) else explained

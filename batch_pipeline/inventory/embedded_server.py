@@ -95,7 +95,8 @@ _OWNER_ONLY = "-c unix_socket_permissions=0700"
 _START_SECONDS = 60
 _STOP_SECONDS = 30
 _PID_FILE = "postmaster.pid"
-_SOCKET_LOCK = ".s.PGSQL.5432.lock"
+_PORT = 5432
+_SOCKET_LOCK = f".s.PGSQL.{_PORT}.lock"
 _starting = threading.Lock()
 _user_locks: dict[Path, int] = {}
 
@@ -219,7 +220,9 @@ class _Server:
             allow_traversal(self.folder, user)
             allow_traversal(socket_folder, user)
         arguments = ["-w", "-t", str(_START_SECONDS), "-D", str(self.folder), "start"]
-        arguments += ["-o", f'-h "" -k {shlex.quote(str(socket_folder))} {_OWNER_ONLY}']
+        # The port is in the socket's name. PGPORT may be set for another server.
+        options = f'-h "" -p {_PORT} -k {shlex.quote(str(socket_folder))} {_OWNER_ONLY}'
+        arguments += ["-o", options]
         arguments += ["-l", str(self.folder / "log")]
         self._run("pg_ctl", arguments)
 
@@ -229,7 +232,8 @@ class _Server:
         info = PostmasterInfo.read_from_pgdata(self.folder)
         if info is None or info.socket_dir is None:
             raise RuntimeError("it stopped after starting")
-        return f"postgresql://postgres@/postgres?host={quote(str(info.socket_dir))}"
+        folder = quote(str(info.socket_dir))
+        return f"postgresql://postgres@/postgres?host={folder}&port={info.port}"
 
     def initialize(self) -> None:
         # The library is not used: as root it makes every parent folder accessible to all users.

@@ -31,9 +31,15 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.batch import AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.filter import parse_filter, upstream_of
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, KnownAttempt
+from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.load import LoadStatus
 
 BatchGeneration: TypeAlias = tuple[str, IdRange, int]  # job, range of a batch, generation
+_CLOSED_STATES = (
+    BatchState.PUBLISHED.value,
+    BatchState.CANCELLED.value,
+    BatchState.SUPERSEDED.value,
+)
 _IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)
 
 _parent = job.alias("parent")
@@ -213,8 +219,8 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
             job.c.stream,
             _replaced.c.replaced_at,
             _IS_HELD.label("held"),
-            sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
-            sa.func.coalesce(_IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
+            sa.func.coalesce(ARE_REMOVED, sa.false()).label("marked"),
+            sa.func.coalesce(_IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_marked"),
         )
         .select_from(attempts_of_jobs)
         .join(_replaced, sa.true())
@@ -249,8 +255,8 @@ def _known_attempts(
             unread=row.id in unread,
             acknowledged=loaded.get(row.id, {}),
             held=row.held,
-            marked=row.given_up,
-            quarantine_marked=row.quarantine_given_up,
+            marked=row.marked,
+            quarantine_marked=row.quarantine_marked,
             file_names=frozenset(names.get(row.id, ())),
         )
         for row in rows
@@ -286,23 +292,35 @@ def _unread_by_chained_jobs(
 ) -> set[int]:
     """Return the attempts that a chained job has not read yet.
 
-    A job has read the attempts that its published batches contain.
+    An incremental job has read the attempts that its published batches contain. Backfills and late
+    arrivals read only what is planned, so they have not read what their open batches contain.
     """
-    readers: dict[str, list[int]] = {}
-    chained = sa.select(job.c.id, job.c.name, job.c.config).where(job.c.meta_table == PUBLISHED)
+    readers: dict[str, list[tuple[int, str]]] = {}
+    chained = sa.select(job.c.id, job.c.name, job.c.kind, job.c.config)
+    chained = chained.where(job.c.meta_table == PUBLISHED)
     for row in connection.execute(chained) if rows_to_remove else ():
         upstream = upstream_of(row.name, parse_filter(row.config["where"]))
-        readers.setdefault(upstream.job, []).append(row.id)
+        readers.setdefault(upstream.job, []).append((row.id, row.kind))
     unread: set[int] = set()
-    for upstream_job, reader_ids in readers.items():
+    for upstream_job, readers_of_job in readers.items():
         numbers = {row.id: row.publish_number for row in rows_to_remove if row.name == upstream_job}
-        for reader_id in reader_ids:
-            unread |= numbers.keys() - _read_by_job(connection, reader_id, numbers)
+        for reader_id, kind in readers_of_job:
+            if kind == JobKind.INCREMENTAL:
+                is_published = batch_state.c.state == BatchState.PUBLISHED
+                unread |= numbers.keys() - _in_batches(connection, reader_id, numbers, is_published)
+            else:
+                is_open = batch_state.c.state.not_in(_CLOSED_STATES)
+                unread |= _in_batches(connection, reader_id, numbers, is_open)
     return unread
 
 
-def _read_by_job(connection: sa.Connection, reader_id: int, numbers: Mapping[int, int]) -> set[int]:
-    """Return the attempts whose publish numbers are in published batches of a job."""
+def _in_batches(
+    connection: sa.Connection,
+    job_id: int,
+    numbers: Mapping[int, int],
+    condition: sa.ColumnElement[bool],
+) -> set[int]:
+    """Return the attempts whose publish numbers are in some batches of a job."""
     numbers_table = _unnest(
         id=(sa.BigInteger, list(numbers.keys())), number=(sa.BigInteger, list(numbers.values()))
     )
@@ -311,6 +329,6 @@ def _read_by_job(connection: sa.Connection, reader_id: int, numbers: Mapping[int
         .select_from(numbers_table)
         .join(batch, numbers_table.c.number.between(batch.c.first_id, batch.c.last_id))
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
-        .where(batch.c.job_id == reader_id, batch_state.c.state == BatchState.PUBLISHED)
+        .where(batch.c.job_id == job_id, condition)
     )
     return set(connection.execute(query).scalars())

@@ -35,7 +35,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job, load
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import WAITING, AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import OLDER, InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.job import Job, JobKind, JobReport, check_storable
@@ -45,7 +45,6 @@ RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
 _RETRYABLE_STATES = {*RETRIED_STATES, BatchState.INTERRUPTED}
 _CANCEL_REASON = "cancelled by a user"
 _RUN_CANCELLED_REASON = "its run was cancelled by a user"
-_WAITING_STATES = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +253,7 @@ _JOBS = (
 
 
 def _report(row: sa.Row[Any], counts: Sequence[sa.Row[Any]]) -> JobReport:
-    waiting = [count for count in counts if count.state in _WAITING_STATES]
+    waiting = [count for count in counts if count.state in WAITING]
     return JobReport(
         job=job_from_row(row, row.id, row.name),
         parent=row.parent,
@@ -337,7 +336,7 @@ def _is_cancellable(run_id: str) -> sa.ColumnElement[bool]:
         attempt.c.status == AttemptStatus.ABANDONED,
     )
     given_up = sa.and_(batch_state.c.state == BatchState.DEAD, last_by_this_run)
-    return sa.or_(batch_state.c.state.in_(_WAITING_STATES), given_up)
+    return sa.or_(batch_state.c.state.in_(sorted(WAITING)), given_up)
 
 
 # Restoring a dump creates new tables, a copy is another database, and restoring files requires a
@@ -357,7 +356,8 @@ class RestoreCheck:
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return values that change if the database is restored or its server is restarted."""
-        return tuple(*fetch_rows(self.engine, _FINGERPRINT))
+        [row] = fetch_rows(self.engine, _FINGERPRINT)
+        return tuple(row)
 
     def job_names(self, stream: str) -> tuple[set[str], set[str]]:
         """Read the names of the jobs of a stream, and of all other jobs."""

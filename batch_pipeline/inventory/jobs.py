@@ -65,7 +65,7 @@ _RUNS = (
 )
 
 
-def gaps(connection: sa.Connection, job_id: int, window: IdRange = ALL_IDS) -> Iterator[Gap]:
+def gaps(connection: sa.Connection, job_id: int, window: IdRange) -> Iterator[Gap]:
     """Yield the gaps of a window in ascending order."""
     bounds = {
         "job_id": job_id,

@@ -142,10 +142,12 @@ class TargetLoads:
             .having(sa.func.count() == len(set(targets)))
         )
         own = newest_generations(stream).where(job.c.kind != JobKind.BACKFILL)
+        # One snapshot for all statements of a page, because a load may be voided at any time.
+        snapshots = self.engine.execution_options(isolation_level="REPEATABLE READ")
         while True:
             page = complete.having(last > after).order_by(last).limit(_PAGE).subquery()
             query = own.join(page, page.c.attempt_id == attempt.c.id).add_columns(page.c.last)
-            with transaction(self.engine) as connection:
+            with transaction(snapshots) as connection:
                 last_ids = connection.execute(sa.select(page.c.last)).scalars().all()
                 rows = connection.execute(query.order_by(page.c.last)).all()
                 is_on_page = attempt.c.id.in_([row.attempt_id for row in rows])
@@ -227,8 +229,12 @@ class TargetLoads:
                 return _earlier_result(connection, done, next_loading)
             next_load = None
             if next_loading is not None:
-                claim = {"target": done.target, "run_id": row.run_id, "token": done.token}
-                claim["liveness_key"] = row.liveness_key
+                claim = {
+                    "target": done.target,
+                    "run_id": row.run_id,
+                    "token": done.token,
+                    "liveness_key": row.liveness_key,
+                }
                 next_load = _insert_load(connection, next_loading, row.lease, claim)
             failpoint("load.before_commit")
         failpoint("load.after_commit")
@@ -292,12 +298,13 @@ class TargetLoads:
                 if but_of_runs:
                     is_kept = (load.c.target == target, HAS_LOAD, load.c.run_id.in_(but_of_runs))
                     kept = sa.select(load.c.attempt_id).where(*is_kept)
-                    kept = kept.where(load.c.attempt_id.in_(attempt_ids))
+                    kept = kept.where(is_any_of(load.c.attempt_id, attempt_ids))
                     attempt_ids -= set(connection.execute(kept).scalars())
                 _ensure_files_kept(connection, stream, label, attempt_ids)
                 all_attempt_ids += attempt_ids
-            is_chosen = (load.c.attempt_id.in_(all_attempt_ids), load.c.target == target, HAS_LOAD)
-            update = sa.update(load).where(*is_chosen).values(voided_at=sa.func.clock_timestamp())
+            is_chosen = (is_any_of(load.c.attempt_id, all_attempt_ids), load.c.target == target)
+            update = sa.update(load).where(*is_chosen, HAS_LOAD)
+            update = update.values(voided_at=sa.func.clock_timestamp())
             return connection.execute(update).rowcount > 0
 
 
@@ -541,10 +548,11 @@ def _ensure_files_kept(
     Raises:
         FilesRemovedError: the files were deleted.
     """
-    ids = sa.select(attempt.c.id).where(is_any_of(attempt.c.id, attempt_ids))
+    is_chosen = is_any_of(attempt.c.id, attempt_ids)
+    lock = sa.select(attempt.c.id).where(is_chosen).order_by(attempt.c.id)
     # No other transaction marks them as removed until this one ends.
-    connection.execute(ids.order_by(attempt.c.id).with_for_update(read=True, key_share=True))
-    query = sa.select(attempt.c.generation, attempt.c.facts).where(attempt.c.id.in_(attempt_ids))
+    connection.execute(lock.with_for_update(read=True, key_share=True))
+    query = sa.select(attempt.c.generation, attempt.c.facts).where(is_chosen)
     for row in connection.execute(query):
         removal = removal_of(row.facts)
         if removal is not None:

@@ -17,6 +17,7 @@ from batch_pipeline.inventory.tables import (
     attempt_item,
     attempts_of_jobs,
     batch,
+    is_any_of,
     item,
     job,
     part_file,
@@ -57,7 +58,7 @@ def files_of_attempts(
     """Read the files of attempts by attempt id, part files before quarantine files, in order."""
     query = (
         sa.select(part_file)
-        .where(part_file.c.attempt_id.in_(attempt_ids))
+        .where(is_any_of(part_file.c.attempt_id, attempt_ids))
         .order_by(part_file.c.attempt_id, part_file.c.quarantine, part_file.c.position)
     )
     files: dict[int, list[sa.Row[Any]]] = defaultdict(list)
@@ -375,6 +376,7 @@ def _state_mismatch(stream: str, expected: str, actual: str) -> ConfigurationErr
 
 
 _MAX_UNBALANCED = 5
+_RECENT_BATCHES = 20
 _COUNTS = ("read", "written", "filtered", "quarantined")
 _accounted_records = attempt_item.c.written + attempt_item.c.filtered + attempt_item.c.quarantined
 
@@ -408,13 +410,11 @@ class PublishedBatches:
                 return
             page = query.where(attempt.c.id < rows[-1].attempt_id).limit(size)
 
-    def recent(
-        self, stream: str, kinds: Sequence[JobKind], *, newest: int = 20
-    ) -> list[RecentBatch]:
-        """Read record counts and durations of the newest batches, oldest first."""
+    def recent(self, stream: str, kinds: Sequence[JobKind]) -> list[RecentBatch]:
+        """Read record counts and durations of the 20 newest batches, oldest first."""
         seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
         query = _newest(stream, kinds).add_columns(sa.cast(seconds, sa.Double).label("seconds"))
-        rows = fetch_rows(self.engine, query.limit(newest))
+        rows = fetch_rows(self.engine, query.limit(_RECENT_BATCHES))
         return [
             RecentBatch(
                 label=label_from_row(row),
@@ -526,7 +526,10 @@ class AttemptHistory:
 
     def of_batch(self, batch: Batch) -> Sequence[AttemptRecord]:
         """Read the attempts on a batch, oldest first, with the record counts of all items."""
-        counters = [attempt.c.facts[name].as_integer().label(name) for name in _OF_ITEM[:3]]
+        counters = [
+            sa.cast(attempt.c.facts[name].astext, sa.BigInteger).label(name)
+            for name in _OF_ITEM[:3]
+        ]
         of_items = [sa.null().label(name) for name in _OF_ITEM[3:]]
         return self._read(batch, sa.select(*_OF_ATTEMPT, *counters, *of_items))
 

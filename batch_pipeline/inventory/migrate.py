@@ -177,6 +177,13 @@ def check_revision(engine: sa.Engine) -> None:
         raise _revision_error(engine, revision)
 
 
+def can_migrate(engine: sa.Engine) -> bool:
+    """Return whether `migrate` creates or upgrades the schema."""
+    with transaction(engine) as connection:
+        revision = _revision(connection)
+    return revision == "none" or _OLDEST_REVISION <= revision < REVISION
+
+
 def ensure_revision_unchanged(connection: sa.Connection) -> None:
     """Check that the inventory was not migrated since it was opened.
 
@@ -237,6 +244,8 @@ def _revision_error(engine: sa.Engine, found: str) -> ConfigurationError:
     step = "Run `batch-pipeline migrate` (or install the release that the schema belongs to)."
     if found < _OLDEST_REVISION:
         step = "Install batch-pipeline 0.1.0 and run its `batch-pipeline migrate` first."
+    elif found != "none" and found > REVISION:
+        step = "Install the release that the schema belongs to, or a later one."
     return ConfigurationError(
         f"The database at {location(engine)} has {schema}; this release works with revision "
         f"{REVISION}. Nothing was changed. {step}"

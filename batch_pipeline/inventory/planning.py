@@ -338,8 +338,8 @@ def split_first_dead(
 ) -> tuple[Batch, Batch] | None:
     """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
 
-    The caller must hold the job's planning lock. Skips paused jobs, and batches that another
-    transaction has locked.
+    Takes the planning lock of the job whose batch is split. Skips paused jobs, and batches that
+    another transaction has locked.
     """
     dead = (
         sa.select(*BATCH_ROW)

@@ -52,16 +52,14 @@ class SchemaVersions:
                 contradicts the records.
         """
         with transaction(self.engine) as connection:
+
+            def extended(known: RecordSchema) -> RecordSchema:
+                return with_declared(stream, known, _declared(connection, stream), declared)
+
             version, schema = _latest(connection, stream)
-            previous = _declared(connection, stream)
-            if version and with_declared(stream, schema, previous, declared) == schema:
+            if version and extended(schema) == schema:
                 return version, schema  # the usual case, without a lock
-            return _insert_version(
-                connection,
-                stream,
-                lambda schema: with_declared(stream, schema, previous, declared),
-                declared=declared,
-            )
+            return _insert_version(connection, stream, extended, declared=declared)
 
 
 def _insert_version(

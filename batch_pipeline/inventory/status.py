@@ -82,11 +82,10 @@ def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -
         is_growing = row is None or row.kind != JobKind.BACKFILL
         unplanned = [gap.ids for gap in gaps(connection, job_id, ALL_IDS)] if is_growing else []
     facts = [source.table.facts(ids) for ids in unplanned]
-    is_paused = row is not None and row.paused_at is not None
     return JobStatus(
         name=terms.name,
         meta_table=terms.meta_table,
-        paused=row.paused_reason or "" if row is not None and is_paused else None,
+        paused=None if row is None or row.paused_at is None else row.paused_reason or "",
         batches=batches,
         unfinished=tuple(statuses),
         items_not_planned=sum(of_range.count for of_range in facts),

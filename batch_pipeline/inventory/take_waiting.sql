@@ -43,7 +43,8 @@ WITH waiting AS (
 )
 -- Losing an acquisition in a server crash is harmless: its token is then unknown and cannot publish.
 SELECT one.name AS job_name, one.meta_table, one.kind, one.stream, one.max_attempts, one.bisect,
-       one.paused_at, one.paused_reason, one.key_digits AS job_key_digits, set_config('synchronous_commit', 'off', true) AS flush,
+       one.paused_at, one.paused_reason, one.key_digits AS job_key_digits,
+       set_config('synchronous_commit', 'off', true) AS flush,
        waiting.*, tried.attempt_id, tried.number
   FROM batch_pipeline.job AS one
   LEFT JOIN tried ON true

@@ -55,7 +55,7 @@ def test_healthy_pipeline_has_one_line_per_finding(run: Run, tmp_path: Path) -> 
     assert lines_after_server == [
         "ok   inventory: its schema is that of this release.",
         "ok   rights: this login may read.",
-        "ok   rights: this login may plan and acquire.",
+        "ok   rights: this login may plan.",
         "ok   rights: this login may work on batches.",
         "ok   dagster: was never started on this database.",
         f"ok   orders: {batches} does not exist yet; the first batch creates it (storage.root).",
@@ -98,7 +98,7 @@ def test_missing_rights_of_a_login_are_warnings(logins: Logins, tmp_path: Path) 
     assert (
         "may not work on batches: it lacks INSERT on batch_pipeline.attempt" in warnings["paul"][0]
     )
-    assert "may not plan and acquire: it lacks INSERT on" in warnings["wanda"][0]
+    assert "may not plan: it lacks INSERT on" in warnings["wanda"][0]
     assert warnings["rita"][0].endswith(
         "member of bp_planner (inventory/roles.sql); run the file after a migration."
     )

@@ -1,11 +1,16 @@
 """The library during changes, locks and outages of databases: clear errors, no batch lost."""
 
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -28,10 +33,10 @@ from batch_pipeline_tests.client.client_tables import (
     files,
     fill_evenly,
 )
-from batch_pipeline_tests.concurrency import together
+from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
+from batch_pipeline_tests.seeds import claimed, planned, query
 from batch_pipeline_tests.seeds import execute as run
-from batch_pipeline_tests.seeds import query
 
 SHORT_WAIT = "SET lock_timeout = '200ms'"
 OTHER_WEIGHTS = """
@@ -210,6 +215,32 @@ def test_stopped_inventory_server_is_a_retryable_error(
         assert batch.items == files(3, 10)
     assert acquire_or_none() is None
     client.close()
+
+
+def test_attempt_survives_recovery_from_the_crash_of_a_session(other_server: Path) -> None:
+    """The server ends all sessions and so releases the liveness locks."""
+    url = embedded_server.ensure_running(other_server)
+    with closing(open_database(url, migrated=True)) as database:
+        [batch] = planned(database)
+        with claimed(database, batch) as attempt:
+            statement = "SELECT pg_backend_pid(), stats_reset FROM pg_stat_bgwriter"
+            [(pid, before)] = query(database, statement)
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda: _time_of_recovery(url) not in {None, before})
+            assert database.attempts.close_dead("orders") == 0
+            database.attempts.check_running(attempt)
+
+
+def _time_of_recovery(url: str) -> datetime | None:
+    """Return when the server last recovered from a crash; None during the recovery."""
+    try:
+        with psycopg.connect(url) as connection:
+            row = connection.execute("SELECT stats_reset FROM pg_stat_bgwriter").fetchone()
+    except psycopg.OperationalError:
+        return None
+    assert row is not None
+    at: datetime = row[0]
+    return at
 
 
 def _set_short_lock_timeout() -> None:

@@ -52,6 +52,16 @@ def test_republished_batch_is_reported_once_with_newest_generation(database: Dat
     assert (list(later.published), later.generations) == ([batch], {batch.id: 4})
 
 
+def test_batch_that_is_processed_again_is_reported_as_published(database: Database) -> None:
+    """If the new attempt fails, later reads do not report the batch."""
+    [batch] = planned(database)
+    publish(database, batch)
+    with claimed(database, batch):
+        changes = _changes(database)
+    assert (list(changes.published), changes.generations) == ([batch], {batch.id: 1})
+    assert _changes(database, changes.cursors).published == []
+
+
 def test_changes_of_younger_job_do_not_hide_those_of_older_job(database: Database) -> None:
     """A batch of the older job is split after the cursor has passed batches of the younger one.
 

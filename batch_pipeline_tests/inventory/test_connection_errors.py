@@ -231,5 +231,6 @@ def test_other_database_errors_are_not_translated(database: Database) -> None:
     """A violated check would be our bug, not an outage."""
     register(database, 1)
     violation = pytest.raises(sa.exc.IntegrityError, match="item_size_not_negative")
-    with violation, transaction(database.engine) as connection:
+    with violation as caught, transaction(database.engine) as connection:
         connection.execute(sa.update(item).values(size_bytes=-1))
+    assert isinstance(caught.value.__cause__, psycopg.errors.CheckViolation)

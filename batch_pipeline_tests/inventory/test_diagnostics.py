@@ -12,6 +12,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.diagnostics import (
     FilterCost,
     check_dagster,
+    check_inventory,
     check_server,
     check_work,
     filter_cost,
@@ -54,6 +55,21 @@ def findings_without_settings(results: Iterator[Finding]) -> list[tuple[str, str
     return [
         finding for finding in findings(results) if not finding[2].startswith(DISABLED_SETTINGS)
     ]
+
+
+def test_embedded_inventory_of_a_later_release_fails(database: Database) -> None:
+    """One of an earlier release is migrated by the next command."""
+    set_revision = "UPDATE batch_pipeline.alembic_version SET version_num = :revision"
+    execute(database, set_revision, revision="0008")
+    [_, (level, _, text)] = findings(check_inventory(database.engine, is_own=True))
+    assert (level, text) == (
+        "ok",
+        "the next command that needs its schema creates or migrates it.",
+    )
+    execute(database, set_revision, revision="9999")
+    [_, (level, _, text)] = findings(check_inventory(database.engine, is_own=True))
+    assert level == "fail"
+    assert "Install the release that the schema belongs to" in text
 
 
 def test_settings_that_may_lose_commits_warn(database: Database) -> None:
@@ -111,9 +127,12 @@ def test_running_attempt_with_expired_lease_warns(database: Database) -> None:
         assert findings(check_work(database.engine)) == []
         execute(database, lapse.format(11))
         [(level, subject, text)] = findings(check_work(database.engine))
+        execute(database, "UPDATE batch_pipeline.job SET stream = NULL")  # a job of the library
+        [(*_, text_of_library)] = findings(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
     assert text.startswith("running attempts whose lease expired more than ten minutes ago: 1")
     assert text.endswith("Run `batch-pipeline reconcile`.")
+    assert text_of_library.endswith("ago: 1. Acquire from the job, which closes them.")
 
 
 def test_asset_with_many_partitions_warns(

@@ -145,6 +145,16 @@ def test_ensure_running_twice_needs_one_release(data: Path) -> None:
     embedded_server.release(data)
 
 
+def test_port_of_another_server_in_the_environment_is_not_used(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPORT", "5433")
+    url = embedded_server.ensure_running(data)
+    assert _accepts_queries(url)
+    monkeypatch.delenv("PGPORT")
+    assert _accepts_queries(url)
+
+
 def test_first_start_leaves_home_private_and_removes_leftovers(data: Path) -> None:
     """If root starts the server, the server's user may traverse the home."""
     assert stat.S_IMODE(data.parent.stat().st_mode) == (0o710 if IS_ROOT else 0o700)

@@ -410,3 +410,18 @@ def test_cursor_waits_for_claim_whose_id_is_not_visible(
     sa.event.listen(database.engine, "after_cursor_execute", read_cursor)
     with ThreadPoolExecutor(1) as pool, claimed(database):
         assert cursors[0].result() == 0
+
+
+def test_load_voided_while_it_is_read_is_complete(
+    database: Database, rival: Database, tmp_path: Path
+) -> None:
+    published(database, tmp_path, 1)
+    load_all(database)
+
+    def void(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
+        if sql.startswith("SELECT batch_pipeline.load.id"):
+            assert rival.loads.void("orders", "warehouse", [FIRST])
+
+    sa.event.listen(database.engine, "before_cursor_execute", void)
+    [loaded] = database.loads.in_all_targets("orders", ["warehouse"], 0)
+    assert [record.is_void for record in loaded.loads] == [False]

@@ -193,6 +193,14 @@ def test_history_of_item_lists_all_attempts_of_its_batch(database: Database, one
     assert database.history.of_item(one, 3)[1].read is None
 
 
+def test_history_of_batch_has_billions_of_records(database: Database, one: Batch) -> None:
+    publish(database, one)
+    many = """UPDATE batch_pipeline.attempt SET facts = facts || '{"read": 3000000000}'"""
+    execute(database, many)
+    [published] = database.history.of_batch(one)
+    assert published.read == 3_000_000_000
+
+
 def test_delete_stream_keeps_other_streams(database: Database) -> None:
     for name in ("orders", "clicks"):
         publish(database, planned(database, name=name)[0])

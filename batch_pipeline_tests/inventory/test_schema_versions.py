@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
@@ -127,3 +128,17 @@ def test_narrowed_declaration_is_rejected(database: Database) -> None:
     with pytest.raises(ConfigurationError, match="column price is declared integer"):
         database.schemas.declare("orders", RecordSchema((PRICE,)))
     assert database.schemas.latest("orders") == (1, declared)
+
+
+def test_declaration_is_compared_with_one_stored_meanwhile(
+    database: Database, rival: Database
+) -> None:
+    database.schemas.declare("orders", RecordSchema((ID,)))
+
+    def declare_wider(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
+        if "FOR NO KEY UPDATE" in sql:
+            rival.schemas.declare("orders", RecordSchema((ID, WIDE_PRICE)))
+
+    sa.event.listen(database.engine, "before_cursor_execute", declare_wider)
+    with pytest.raises(ConfigurationError, match="column price is declared integer"):
+        database.schemas.declare("orders", RecordSchema((ID, PRICE)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline import acquire_batch
+from batch_pipeline import acquire_batch, plan_backfill
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.garbage import StoredFile
 from batch_pipeline.storage.part_storage import PartFileStorage
@@ -189,5 +189,21 @@ def test_generation_not_yet_read_by_a_chained_job_is_kept(
     assert batch is not None
     disk.age()
     assert disk.collect().garbage == ()
+    batch.succeeded()
+    assert len(disk.collect().garbage) == 3
+
+
+def test_generation_is_kept_only_for_the_chained_backfill_that_contains_it(
+    disk: GarbageHarness, configured: None
+) -> None:
+    disk.published()
+    disk.published()
+    where = [{"column": "job", "operator": "=", "value": "orders"}]
+    plan_backfill("with it", "inventory", batch_id_max=1, where=where)
+    plan_backfill("without it", "inventory", batch_id_min=2, where=where)
+    disk.age()
+    assert disk.collect().garbage == ()
+    batch = acquire_batch("with it", "inventory", where=where)
+    assert batch is not None
     batch.succeeded()
     assert len(disk.collect().garbage) == 3
