@@ -20,10 +20,10 @@ from batch_pipeline.model.location import shown
 @one_stream
 @as_json
 def files(stream: str, as_json: bool) -> None:
-    """List the part files of STREAM's live batches: each landed file once, in its newest version.
+    """List the part files of STREAM's live batches, each in its newest generation.
 
-    Prints one path or s3:// URI per line. Backfills are omitted, because they repeat records.
-    Changes nothing.
+    Together they have the records of each landed file once: backfills, which repeat records, are
+    omitted. Prints one path or s3:// URI per line. Changes nothing.
 
     \b
     Example:

@@ -50,7 +50,8 @@ _NEWEST = 1_000
 def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
     """Evaluate the asset checks of STREAM, and compare its manifest files with the inventory.
 
-    Verifies all streams, or the given ones. Changes nothing.
+    Verifies all streams, or the given ones. Also checks that each item below the bookmark is in
+    exactly one batch. Changes nothing.
 
     Exit codes: 3 if a check fails.
 
@@ -153,7 +154,7 @@ def reconcile(
     If the storage has manifests that the inventory does not know, the inventory was restored from
     an older backup: the stream is paused and nothing else is done. With --discard these manifests
     are moved to `discarded` below the storage root, and their items are published again. To keep
-    them, restore the inventory to a later point in time instead.
+    them, restore the inventory to a later point in time instead. --dry-run needs --discard.
 
     \b
     Example:

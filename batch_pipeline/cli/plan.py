@@ -77,9 +77,10 @@ def plan(
     nothing is registered. --dry-run registers nothing and counts registered items only.
 
     With --backfill NAME, items that were planned before are planned again, in addition to their
-    existing batches: all of them, or those that match all of the other options. No file is
-    registered. If the backfill exists, only items that were added since are planned. Times are ISO
-    8601 with a time zone; a date is midnight UTC.
+    existing batches: all of them, or those that match all of the other options. --item cannot be
+    combined with other selections, nor --failed-only with times. No file is registered. If the
+    backfill exists, only items that were added since are planned. Times are ISO 8601 with a time
+    zone; a date is midnight UTC.
 
     \b
     Example:

@@ -256,9 +256,9 @@ def reprocess(
 
     Each batch gets a new generation, which replaces the previous one in messages and targets. If it
     fails, the previous generation stays. After an interruption, the command prints the --until with
-    which to continue. Give one of --batch, --all, --since or --until; times are ISO 8601 with a
-    time zone, and a date is midnight UTC. --dry-run works while `dev` or other commands are
-    running.
+    which to continue. Select batches with --batch, --since and --until, which may be combined, or
+    with --all. Times are ISO 8601 with a time zone; a date is midnight UTC. --dry-run works while
+    `dev` or other commands are running.
 
     Exit codes: 3 if some batches failed.
 

@@ -202,7 +202,7 @@ class SourceAttributes(Section):
     roots: tuple[Location, ...] = ()
     """Folders outside of `uri` where links may lead (default: none)."""
     include: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
-    """Patterns of file names (`*`, `?`, `[abc]`)."""
+    """Patterns of file names (`*`, `?`, `[abc]`); with a slash, of paths below `uri`."""
     exclude: tuple[Text, ...] = ()
     """Patterns of file names to ignore (default: none)."""
     listing: ListingAttributes = ListingAttributes()
@@ -501,9 +501,9 @@ class DagsterAttributes(Section):
     pool: Text | None = None
     """Dagster pool of the runs (default: one of its own)."""
     max_backlog_age: Duration = timedelta(hours=1)
-    """Age of a waiting file at which the check fails (seconds, or with a unit; default 1h)."""
+    """Age of a waiting file above which the check fails (seconds, or with a unit; default 1h)."""
     max_quarantined_ratio: float = 0.0
-    """Share of quarantined records, 0 to 1, at which the check fails."""
+    """Share of quarantined records, 0 to 1, above which the check fails."""
 
     def check(self) -> None:
         self.to(DagsterRules)

@@ -49,6 +49,8 @@ TASK_DISTRIBUTIONS: Mapping[str, str] = {
     "typing-extensions": "typing_extensions",
     "zstandard": "zstandard",
 }
+# Of the extra `singer`. Only stream maps and flattening need them, and are refused without it.
+_OPTIONAL_DISTRIBUTIONS = frozenset({"simpleeval", "singer-sdk"})
 _ATTACHED = "_batch_pipeline_packed"  # attribute of a session that has an archive
 _SOURCE_SUFFIXES = (".json", ".py", ".sql")
 # Files that no task reads: tests, and files that only compilers of other packages need.
@@ -255,7 +257,7 @@ def _module_files(archive: Path, module: str) -> dict[str, Path]:
 def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribution]:
     """Yield distributions and all their requirements, each once, without this project."""
     seen = {"batch-pipeline"}
-    pending = [(name, True) for name in roots]
+    pending = [(name, name not in _OPTIONAL_DISTRIBUTIONS) for name in roots]
     while pending:
         name, is_required = pending.pop()
         normalized = re.sub(r"[-_.]+", "-", name).lower()

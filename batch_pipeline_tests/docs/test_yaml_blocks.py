@@ -36,7 +36,7 @@ def _kind(value: Mapping[str, Any]) -> str:
     """Return the kind of a block; settings are recognized by a key that they always have."""
     if "attributes" in value:
         return "resources" if value["type"].endswith("Resources") else "stream file"
-    if "custom" in value.get("storage", {}):
+    if "custom" in value.get("storage", {}) or "run_launcher" in value:
         return "concurrency"  # a dagster.yaml
     if set(value) <= KEYS:
         return "fragment"

@@ -3,6 +3,7 @@
 import io
 import tarfile
 from dataclasses import replace
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,19 @@ def test_build_archive_of_invalid_arguments_writes_nothing(
         build_archive(tmp_path / name, modules)
     assert f" cannot be made or used: {reason}. Nothing was" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_build_archive_without_the_extra_singer_omits_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_singer, find = {"simpleeval", "singer-sdk"}, Distribution.from_name
+
+    def find_others(name: str) -> Distribution:
+        if name in of_singer:
+            raise PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(Distribution, "from_name", find_others)
+    note = build_archive(tmp_path / "packed.tgz")
+    assert "pyarrow" in note.distributions
+    assert of_singer.isdisjoint(note.distributions)
