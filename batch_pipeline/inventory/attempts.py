@@ -70,6 +70,7 @@ class Heartbeat:
         self._engine = engine
         self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
+        self._is_locked = False
         self._leases: dict[UUID, timedelta] = {}
         self._to_expire: dict[UUID, float] = {}  # until when to try, on the monotonic clock
         self._to_release: deque[UUID] = deque()
@@ -78,29 +79,46 @@ class Heartbeat:
         self._closed = False
 
     def take_lock(self) -> sa.Connection:
-        """Take the liveness lock if it is not held; return the connection that holds it.
+        """Take the liveness lock if it is not held; return the connection for renewals.
 
-        Required before an attempt becomes visible.
+        Required before an attempt becomes visible. If the network failed, the server may not have
+        noticed yet that the previous session ended. As long as that session holds the lock, this
+        process counts as alive, and later calls try again to take the lock.
         """
         with self._mutex:
-            if self._connection is not None and not self._connection.invalidated:
-                # A detached connection has no driver_connection in SQLAlchemy.
-                raw = cast(
-                    "psycopg.Connection | None", self._connection.connection.dbapi_connection
-                )
-                if raw is not None and not is_connection_dead(raw):
-                    return self._connection
-            self._drop_connection()
-            # Detached from the pool, so that closing it ends the session and releases the lock.
-            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            connection.detach()
-            try:
-                connection.execute(sa.select(sa.func.pg_advisory_lock(self.liveness_key)))
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+            connection = self._live_connection()
+            if connection is None:
+                self._drop_connection()
+                # Detached from the pool, so that closing it ends the session and frees the lock.
+                connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+                connection.detach()
+                try:
+                    self._is_locked = self._wait_for_lock(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                self._connection = connection
+            elif not self._is_locked:
+                lock = sa.select(sa.func.pg_try_advisory_lock(self.liveness_key))
+                self._is_locked = connection.execute(lock).scalar_one()
             return connection
+
+    def _live_connection(self) -> sa.Connection | None:
+        if self._connection is None or self._connection.invalidated:
+            return None
+        # A detached connection has no driver_connection in SQLAlchemy.
+        raw = cast("psycopg.Connection | None", self._connection.connection.dbapi_connection)
+        return None if raw is None or is_connection_dead(raw) else self._connection
+
+    def _wait_for_lock(self, connection: sa.Connection) -> bool:
+        """Take the lock; return False if the previous session still holds it after 5 s."""
+        try:
+            connection.execute(sa.select(sa.func.pg_advisory_lock(self.liveness_key)))
+        except exc.OperationalError as error:
+            if isinstance(error.orig, psycopg.errors.LockNotAvailable):
+                return False
+            raise
+        return True
 
     @contextmanager
     def renew_if_committed(self, token: UUID, lease: timedelta) -> Iterator[None]:

@@ -186,6 +186,7 @@ def _describe_holder(pid: int | None, application: str | None, seconds: int | No
 MINIMUM_VERSION = (13, 0)
 _IS_INVENTORY = "batch_pipeline_inventory"
 _CONNECT_SECONDS = 5
+_NETWORK_TIMEOUT_MILLISECONDS = 60_000  # without any response for this long
 _NO_DATABASE = re.compile(r"""database ".+" does not exist|Unknown database '""")
 
 
@@ -229,6 +230,8 @@ def open_engine(url: str) -> sa.Engine:
         execution_options={_IS_INVENTORY: True},
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
+            "tcp_user_timeout": _NETWORK_TIMEOUT_MILLISECONDS,
+            "keepalives_idle": _NETWORK_TIMEOUT_MILLISECONDS // 2000,
             "application_name": "batch-pipeline",
             # Unqualified names are those of the server, regardless of the role's search_path.
             "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c lock_timeout=5s "

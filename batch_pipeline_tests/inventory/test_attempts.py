@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -44,6 +45,11 @@ def _liveness_lock_pid(database: Database, attempt: Attempt) -> int | None:
     """Return the server process that holds the liveness lock of an attempt."""
     rows = query(database, LIVENESS_LOCKS, token=attempt.token)
     return rows[0][0] if rows else None
+
+
+def _set_short_lock_timeout(connection: psycopg.Connection, *_: object) -> None:
+    connection.execute("SET lock_timeout = '100ms'")
+    connection.commit()
 
 
 def _renewal(database: Database, attempt: Attempt) -> tuple[datetime, datetime]:
@@ -138,6 +144,24 @@ def test_heartbeat_reconnects_after_connection_is_cut(database: Database, one: B
         eventually(lambda: _renewal(database, attempt)[0] > renewed_at)
         assert _renewal(database, attempt)[1] > lease_until
         assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
+
+
+def test_leases_are_renewed_while_lost_session_holds_the_liveness_lock(
+    database: Database, rival: Database, one: Batch
+) -> None:
+    """The server notices the loss of a client much later if the network failed."""
+    key = database.heartbeat.liveness_key
+    sa.event.listen(database.engine, "checkout", _set_short_lock_timeout)
+    with rival.engine.connect() as lost:
+        lost.execute(sa.select(sa.func.pg_advisory_lock(key)))
+        with claimed(database, one, lease=timedelta(minutes=5)) as attempt:
+            assert rival.attempts.close_dead("orders") == 0
+            renewed_at, _ = _renewal(database, attempt)
+            lost.execute(sa.select(sa.func.pg_advisory_unlock(key)))
+            database.heartbeat.expire_unconfirmed(UUID("f" * 32))
+            assert _renewal(database, attempt)[0] > renewed_at
+            assert _liveness_lock_pid(database, attempt) is not None
+            assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
 
 
 def test_heartbeat_that_waits_too_long_for_a_lock_keeps_its_liveness_lock(
