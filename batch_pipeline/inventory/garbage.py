@@ -35,11 +35,7 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.load import LoadStatus
 
 BatchGeneration: TypeAlias = tuple[str, IdRange, int]  # job, range of a batch, generation
-_CLOSED_STATES = (
-    BatchState.PUBLISHED.value,
-    BatchState.CANCELLED.value,
-    BatchState.SUPERSEDED.value,
-)
+_READ_STATES = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)  # others may be retried
 _IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)
 
 _parent = job.alias("parent")
@@ -293,7 +289,7 @@ def _unread_by_chained_jobs(
     """Return the attempts that a chained job has not read yet.
 
     An incremental job has read the attempts that its published batches contain. Backfills and late
-    arrivals read only what is planned, so they have not read what their open batches contain.
+    arrivals read only what is planned: they need what their unpublished batches contain.
     """
     readers: dict[str, list[tuple[int, str]]] = {}
     chained = sa.select(job.c.id, job.c.name, job.c.kind, job.c.config)
@@ -309,8 +305,8 @@ def _unread_by_chained_jobs(
                 is_published = batch_state.c.state == BatchState.PUBLISHED
                 unread |= numbers.keys() - _in_batches(connection, reader_id, numbers, is_published)
             else:
-                is_open = batch_state.c.state.not_in(_CLOSED_STATES)
-                unread |= _in_batches(connection, reader_id, numbers, is_open)
+                is_unread = batch_state.c.state.not_in(_READ_STATES)
+                unread |= _in_batches(connection, reader_id, numbers, is_unread)
     return unread
 
 
