@@ -90,10 +90,17 @@ def detach_connections_in_children(engine: sa.Engine) -> None:
     Otherwise a child would write to its parent's sessions, and the sessions with their liveness
     locks would survive if the parent is killed.
     """
-    connections: weakref.WeakSet[psycopg.Connection] = weakref.WeakSet()
+    connections = _connections_to_detach()
 
     def remember(connection: "DBAPIConnection", _entry: ConnectionPoolEntry) -> None:
         connections.add(cast("psycopg.Connection", connection))
+
+    event.listen(engine, "connect", remember)
+
+
+@cache  # Python cannot remove a handler, so that one of each engine would stay for ever
+def _connections_to_detach() -> "weakref.WeakSet[psycopg.Connection]":
+    connections: weakref.WeakSet[psycopg.Connection] = weakref.WeakSet()
 
     def detach() -> None:
         devnull = os.open(os.devnull, os.O_RDWR)
@@ -103,8 +110,8 @@ def detach_connections_in_children(engine: sa.Engine) -> None:
                 os.dup2(devnull, connection.fileno(), inheritable=False)
         os.close(devnull)
 
-    event.listen(engine, "connect", remember)
     os.register_at_fork(after_in_child=detach)
+    return connections
 
 
 def is_connection_dead(raw: psycopg.Connection) -> bool:
