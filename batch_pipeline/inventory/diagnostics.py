@@ -20,7 +20,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.migrate import can_migrate, check_revision
-from batch_pipeline.inventory.status import many_partitions
+from batch_pipeline.inventory.status import many_partitions, may_read_dagster
 from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, AttemptStatus
 from batch_pipeline.model.checks import Finding, Level, compare_clocks, failure, fine, warning
@@ -251,11 +251,6 @@ SELECT daemon_type, coalesce(
   FROM public.daemon_heartbeats
 """)
 _WAITING = sa.text("SELECT count(*) FROM public.runs WHERE status = 'QUEUED'")
-# NULL if a table does not exist.
-_IS_READABLE = sa.text(
-    "SELECT has_table_privilege(to_regclass('public.daemon_heartbeats'), 'SELECT') "
-    "AND has_table_privilege(to_regclass('public.runs'), 'SELECT')"
-)
 
 
 def check_work(inventory: sa.Engine) -> Iterator[Finding]:
@@ -307,7 +302,7 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         DatabaseUnreachableError: the server does not answer.
     """
     with transaction(inventory) as connection:
-        is_readable = connection.execute(_IS_READABLE).scalar_one()
+        is_readable = may_read_dagster(connection, "daemon_heartbeats", "runs")
         if is_readable is None:
             yield fine("dagster", "was never started on this database.")
             return

@@ -160,12 +160,22 @@ def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
 _PARTITIONED = {JobKind.INCREMENTAL.value: "batches", JobKind.BACKFILL.value: "backfill"}
 
 
-_HAS_AUTOMATION = sa.text(
-    "SELECT coalesce(has_table_privilege(to_regclass('public.instigators'), 'SELECT'), false)"
-)
+# A lookup by name, as of `to_regclass`, would fail without USAGE on the schema.
+_MAY_READ = sa.text("""
+SELECT CASE WHEN count(*) = cardinality(:names) THEN bool_and(
+           has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')) END
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = 'public' AND c.relname = ANY (:names)
+""").bindparams(sa.bindparam("names", type_=sa.ARRAY(sa.Text)))
 _AUTOMATION = sa.text(
     "SELECT instigator_body::json #>> '{origin,job_name}' AS name, status FROM public.instigators"
 )
+
+
+def may_read_dagster(connection: sa.Connection, *names: str) -> bool | None:
+    """Return whether this login may read tables of Dagster; None if one does not exist."""
+    readable: bool | None = connection.execute(_MAY_READ, {"names": [*names]}).scalar_one()
+    return readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +234,7 @@ class StreamStatuses:
         database, or this login may not read its tables.
         """
         with transaction(self.engine) as connection:
-            if not connection.execute(_HAS_AUTOMATION).scalar_one():
+            if not may_read_dagster(connection, "instigators"):
                 return None
             statuses: dict[str, set[str]] = defaultdict(set)
             for row in connection.execute(_AUTOMATION):

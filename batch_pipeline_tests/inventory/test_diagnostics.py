@@ -26,6 +26,7 @@ from batch_pipeline.model.errors import OLDER
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.status import MANY_PARTITIONS
 from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.inventory.logins import Logins, run
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute as execute_on
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     item_ids,
@@ -170,6 +171,18 @@ def test_dagster_daemon_not_started_or_running_is_ok(database: Database) -> None
     assert findings(check_dagster(engine, is_own=False)) == [
         ("ok", "dagster", "its daemon is up; runs in the queue: 0.")
     ]
+
+
+def test_dagster_tables_that_a_login_may_not_read_are_not_checked(logins: Logins) -> None:
+    """Its schema `public` may be closed to other logins."""
+    run(logins.url, DAEMONS.format(seconds=20, zone="UTC"))
+    run(logins.url, "CREATE TABLE instigators (status text)")
+    run(logins.url, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO rita")
+    run(logins.url, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    reader = logins.of("rita")
+    text = "not checked: this login may not read its tables."
+    assert findings(check_dagster(reader.engine, is_own=False)) == [("ok", "dagster", text)]
+    assert reader.stream_statuses.automation() is None
 
 
 @pytest.mark.parametrize(
