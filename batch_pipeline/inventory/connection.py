@@ -234,6 +234,8 @@ def open_engine(url: str) -> sa.Engine:
         normalize_url(url, driver="psycopg"),
         pool_size=4,
         max_overflow=12,
+        # It is not used, and psycopg would log an interruption of the query for its type.
+        use_native_hstore=False,
         execution_options={_IS_INVENTORY: True},
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,

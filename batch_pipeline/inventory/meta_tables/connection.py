@@ -105,6 +105,7 @@ def _engine_options(url: sa.URL) -> dict[str, Any]:
         arguments = {name: value for name, value in defaults.items() if name not in url.query}
         given = [url_options] if isinstance(url_options, str) else url_options
         options = " ".join([_SERVER_OPTIONS, *given]).strip()
+        pool_options["use_native_hstore"] = False  # as the inventory's
         return pool_options | {"connect_args": arguments | {"options": options}}
     if driver in {"pymysql", "mysqldb"}:
         pool_options["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from psycopg.types import TypeInfo
 
+from batch_pipeline.inventory.connection import open_engine
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine, read_transaction
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, numbered_sql
 from batch_pipeline.model.errors import MetaUnreachableError, SettingError
@@ -96,6 +98,19 @@ def test_missing_sqlite_file_is_not_created(tmp_path: Path, url: str, name: str)
 def test_sqlite_uri_is_passed_unchanged() -> None:
     url = open_meta_engine("sqlite:///file:meta.db?mode=ro&uri=true").url
     assert (url.database, dict(url.query)) == ("file:meta.db", {"mode": "ro", "uri": "true"})
+
+
+def test_connecting_queries_no_types(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Ctrl-C interrupted such a query, psycopg would log a warning."""
+
+    def fetch(*_: object) -> None:
+        raise AssertionError("a type is queried")
+
+    monkeypatch.setattr(TypeInfo, "fetch", fetch)
+    for open_it in (open_engine, open_meta_engine):
+        engine = open_it(server_url)
+        engine.connect().close()
+        engine.dispose()
 
 
 def test_user_connection_options_override_defaults() -> None:
