@@ -117,7 +117,8 @@ def test_operation_with_lost_connection_is_atomic(
         else:
             if not fault[1].disarm():
                 break
-    assert lost >= (3 if long_form else 1)
+    # A statement in the server commits itself, so it can be lost only once.
+    assert lost >= (3 if long_form and name != "acquire server-side" else 1)
     inventory.finish()
     check_invariants(database)
     figures(operations=1, connections_lost=lost, states_between=0)
