@@ -46,6 +46,7 @@ from batch_pipeline_tests.proofs import (  # noqa: F401 - where pytest looks for
 )
 from batch_pipeline_tests.seeds import planned
 from batch_pipeline_tests.session import (  # noqa: F401 - where pytest looks for its hooks
+    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_sessionfinish,

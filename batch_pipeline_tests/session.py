@@ -1,5 +1,6 @@
 """Pytest hooks of a test session: processes, temporary files, selection and exit status."""
 
+import gc
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ _REQUIRED_BYTES = 6 * 2**30
 _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests get it
 _LONG, _MARIADB = "long", "mariadb"
 _MAX_PROCESSES = 4  # each has its own Spark and database server
+_GC_THRESHOLD = 50_000  # as commands; imported modules and collected tests are never garbage
 # Tests in these folders, and tests with these fixtures, load definitions.
 _FOLDERS_OF_DAGSTER = {"acceptance", "defs", "regression"}
 _FIXTURES_OF_DAGSTER = {"project", "defs_harness"}
@@ -30,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Every test has its own databases. On a disk, creating them takes longer than all tests. A shell
     starts background processes with SIGINT ignored, and the processes of tests would inherit that.
     """
+    gc.set_threshold(_GC_THRESHOLD)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", f"{_S3}: uses the S3 server of the tests")
@@ -65,6 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker(_LONG) is None]
 
 
+def pytest_collection_finish() -> None:
+    """Exempt everything that was imported and collected from garbage collection."""
+    gc.freeze()
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return one process more than cores: tests wait often, so this saves a third of the time.
 
@@ -77,6 +85,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session in CI if a test was skipped."""
+    gc.unfreeze()  # libraries warn about objects that are not freed at exit
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if os.environ.get("CI") and skipped:
