@@ -65,8 +65,8 @@ def lock_planning(connection: sa.Connection, job_id: int) -> None:
 
 
 # The owner of an attempt or load is gone if its lease has expired or its liveness lock is free. A
-# server restart releases all locks, so afterwards only the lease counts until it is renewed. So
-# does the crash of a session, which resets the statistics but not the start time.
+# server restart releases all locks, so afterwards only the lease counts until it is renewed. The
+# crash of a session releases them, too; it resets the statistics, but not the start time.
 _OWNER_IS_GONE = """(
     attempt.lease_until < clock_timestamp()
     OR attempt.renewed_at > greatest(
@@ -98,7 +98,7 @@ def detach_connections_in_children(engine: sa.Engine) -> None:
     event.listen(engine, "connect", remember)
 
 
-@cache  # Python cannot remove a handler, so that one of each engine would stay for ever
+@cache  # a handler cannot be removed, so one for each engine would outlive the engine
 def _connections_to_detach() -> "weakref.WeakSet[psycopg.Connection]":
     connections: weakref.WeakSet[psycopg.Connection] = weakref.WeakSet()
 
@@ -193,7 +193,7 @@ def _describe_holder(pid: int | None, application: str | None, seconds: int | No
 MINIMUM_VERSION = (13, 0)
 _IS_INVENTORY = "batch_pipeline_inventory"
 _CONNECT_SECONDS = 5
-_NETWORK_TIMEOUT_MILLISECONDS = 60_000  # without any response for this long
+NETWORK_TIMEOUT_MILLISECONDS = 60_000  # without any response for this long
 _NO_DATABASE = re.compile(r"""database ".+" does not exist|Unknown database '""")
 
 
@@ -239,8 +239,8 @@ def open_engine(url: str) -> sa.Engine:
         execution_options={_IS_INVENTORY: True},
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
-            "tcp_user_timeout": _NETWORK_TIMEOUT_MILLISECONDS,
-            "keepalives_idle": _NETWORK_TIMEOUT_MILLISECONDS // 2000,
+            "tcp_user_timeout": NETWORK_TIMEOUT_MILLISECONDS,
+            "keepalives_idle": NETWORK_TIMEOUT_MILLISECONDS // 2000,
             "application_name": "batch-pipeline",
             # Unqualified names are those of the server, regardless of the role's search_path.
             "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c lock_timeout=5s "

@@ -302,8 +302,8 @@ class TargetLoads:
                     attempt_ids -= set(connection.execute(kept).scalars())
                 _ensure_files_kept(connection, stream, label, attempt_ids)
                 all_attempt_ids += attempt_ids
-            is_chosen = (is_any_of(load.c.attempt_id, all_attempt_ids), load.c.target == target)
-            update = sa.update(load).where(*is_chosen, HAS_LOAD)
+            of_batches = is_any_of(load.c.attempt_id, all_attempt_ids)
+            update = sa.update(load).where(of_batches, load.c.target == target, HAS_LOAD)
             update = update.values(voided_at=sa.func.clock_timestamp())
             return connection.execute(update).rowcount > 0
 

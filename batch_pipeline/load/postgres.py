@@ -16,6 +16,7 @@ from uuid import UUID
 import psycopg
 from psycopg import conninfo, sql
 
+from batch_pipeline.inventory.connection import NETWORK_TIMEOUT_MILLISECONDS
 from batch_pipeline.load.copy import BatchWriter, RecordValueError
 from batch_pipeline.load.tables import (
     ITEM,
@@ -46,7 +47,6 @@ COLUMN_TABLE = "batch_pipeline_column"  # a row for each column that batches hav
 
 LOCK_TIMEOUT = timedelta(seconds=60)
 _CONNECT_SECONDS = 10
-_NETWORK_TIMEOUT_MILLISECONDS = 60_000  # without any response for this long
 _EXPECTED_URL = "postgresql://user:password@host:5432/database, special characters %-encoded"
 _ADD_ITEMS = (
     "Add `_item_id` to `lineage` in the stream file, materialize the batches again and load them "
@@ -175,8 +175,8 @@ class PostgresLoader:
                 autocommit=True,
                 prepare_threshold=None,  # a pooler may change the session
                 connect_timeout=_CONNECT_SECONDS,
-                tcp_user_timeout=_NETWORK_TIMEOUT_MILLISECONDS,
-                keepalives_idle=_NETWORK_TIMEOUT_MILLISECONDS // 2000,
+                tcp_user_timeout=NETWORK_TIMEOUT_MILLISECONDS,
+                keepalives_idle=NETWORK_TIMEOUT_MILLISECONDS // 2000,
                 application_name="batch-pipeline",
                 client_encoding="utf8",
             )

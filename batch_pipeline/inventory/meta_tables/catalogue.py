@@ -153,8 +153,8 @@ def _read_entry(
         for index in inspector.get_indexes(name, schema):
             options = index.get("dialect_options", {})
             # An invalid index may lack rows, as after a failed CREATE INDEX CONCURRENTLY.
-            is_partial = any(option.endswith(("_where", "_invalid")) for option in options)
-            if index["unique"] and not is_partial:
+            lacks_rows = any(option.endswith(("_where", "_invalid")) for option in options)
+            if index["unique"] and not lacks_rows:
                 unique_keys.append(tuple(column or "" for column in index["column_names"]))
     return CatalogueEntry(
         schema=schema,
