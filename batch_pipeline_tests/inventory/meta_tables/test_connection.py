@@ -1,5 +1,7 @@
 """URLs of meta tables' databases: drivers, options, and errors without credentials."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,23 @@ def test_connecting_queries_no_types(server_url: str, monkeypatch: pytest.Monkey
         engine = open_it(server_url)
         engine.connect().close()
         engine.dispose()
+
+
+def test_engines_share_a_handler_for_forks(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python cannot remove it, so a process that often opens engines would collect them."""
+    handlers = []
+    register = os.register_at_fork
+
+    def count(**given: Callable[[], None]) -> None:
+        handlers.append(given)
+        register(**given)
+
+    monkeypatch.setattr(os, "register_at_fork", count)
+    for open_it in (open_engine, open_meta_engine):
+        open_it(server_url).dispose()
+    assert len(handlers) <= 1  # none if another test has opened an engine
 
 
 def test_user_connection_options_override_defaults() -> None:
