@@ -76,6 +76,17 @@ def expire(database: Database, attempt: Attempt) -> None:
     )
 
 
+def limit_lock_waits(engine: sa.Engine, milliseconds: int) -> None:
+    """Limit how long an engine's sessions wait for a lock, from their next use on."""
+
+    def limit(connection: Any, *_: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = '{milliseconds}ms'")
+        connection.commit()
+
+    sa.event.listen(engine, "checkout", limit)
+
+
 def insert_batches(database: Database, job: str, count: int) -> None:
     """Insert published batches of one id each into a job that has no batches."""
     execute(

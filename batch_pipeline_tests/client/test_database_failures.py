@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -35,10 +34,9 @@ from batch_pipeline_tests.client.client_tables import (
 )
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
-from batch_pipeline_tests.seeds import claimed, planned, query
+from batch_pipeline_tests.seeds import claimed, limit_lock_waits, planned, query
 from batch_pipeline_tests.seeds import execute as run
 
-SHORT_WAIT = "SET lock_timeout = '200ms'"
 OTHER_WEIGHTS = """
 ALTER TABLE meta_table DROP COLUMN size_in_mib;
 ALTER TABLE meta_table ADD COLUMN size_in_mib integer NOT NULL DEFAULT 1
@@ -246,11 +244,5 @@ def _time_of_recovery(url: str) -> datetime | None:
 def _set_short_lock_timeout() -> None:
     """Set a lock timeout of 0.2 seconds in the sessions of the library."""
     pipeline = SESSIONS.current()._pipeline
-
-    def shorten(connection: Any, *_: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(SHORT_WAIT)
-        connection.commit()
-
-    for engine in (pipeline.database.engine, pipeline.meta_engine):
-        sa.event.listen(engine, "checkout", shorten)
+    limit_lock_waits(pipeline.database.engine, 200)
+    limit_lock_waits(pipeline.meta_engine, 200)

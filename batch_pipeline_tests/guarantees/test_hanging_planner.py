@@ -9,11 +9,9 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import LockClass
 from batch_pipeline.inventory.database import Database, open_database
@@ -24,7 +22,7 @@ from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
 from batch_pipeline_tests.inventory.test_acquire import ALL, WORKER
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.seeds import query
+from batch_pipeline_tests.seeds import limit_lock_waits, query
 
 PLAN = """
 import sys
@@ -102,14 +100,8 @@ def write(url: str, inventory: InventoryFixture, first_id: int, times: int) -> l
 @contextmanager
 def other_session(url: str, milliseconds: int) -> Iterator[InventoryFixture]:
     """Open the inventory again, with a limit on waiting for locks."""
-
-    def limit(raw: Any, _record: object) -> None:
-        raw.execute(f"SET lock_timeout = '{milliseconds}ms'")
-        raw.commit()
-
     with closing(InventoryFixture(open_database(url, migrated=None))) as inventory:
-        sa.event.listen(inventory.database.engine, "connect", limit)
-        inventory.database.engine.dispose()
+        limit_lock_waits(inventory.database.engine, milliseconds)
         yield inventory
 
 

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -21,6 +20,7 @@ from batch_pipeline_tests.seeds import (
     execute,
     expire,
     has_lock_waiters,
+    limit_lock_waits,
     publish,
     query,
     statuses,
@@ -45,11 +45,6 @@ def _liveness_lock_pid(database: Database, attempt: Attempt) -> int | None:
     """Return the server process that holds the liveness lock of an attempt."""
     rows = query(database, LIVENESS_LOCKS, token=attempt.token)
     return rows[0][0] if rows else None
-
-
-def _set_short_lock_timeout(connection: psycopg.Connection, *_: object) -> None:
-    connection.execute("SET lock_timeout = '100ms'")
-    connection.commit()
 
 
 def _renewal(database: Database, attempt: Attempt) -> tuple[datetime, datetime]:
@@ -151,7 +146,7 @@ def test_leases_are_renewed_while_lost_session_holds_the_liveness_lock(
 ) -> None:
     """The server notices the loss of a client much later if the network failed."""
     key = database.heartbeat.liveness_key
-    sa.event.listen(database.engine, "checkout", _set_short_lock_timeout)
+    limit_lock_waits(database.engine, 100)
     with rival.engine.connect() as lost:
         lost.execute(sa.select(sa.func.pg_advisory_lock(key)))
         with claimed(database, one, lease=timedelta(minutes=5)) as attempt:

@@ -33,7 +33,14 @@ from batch_pipeline.model.errors import (
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import url_for_login
-from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
+from batch_pipeline_tests.seeds import (
+    execute,
+    limit_lock_waits,
+    plan,
+    query,
+    register,
+    unplanned,
+)
 
 SECRET = "s3cr3t-w0rd"  # noqa: S105 - must not appear in errors
 
@@ -142,11 +149,7 @@ def test_lock_timeout_is_retryable(database: Database, database_url: str) -> Non
     (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
     register(database, 1, first=2)
     impatient = open_database(database_url, migrated=None)
-    sa.event.listen(
-        impatient.engine,
-        "begin",
-        lambda connection: connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'"),
-    )
+    limit_lock_waits(impatient.engine, 50)
     with transaction(database.engine) as holder:
         lock_planning(holder, job_id)
         pid = holder.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
