@@ -106,8 +106,8 @@ def split_object(uri: str) -> tuple[str, str]:
     """
     scheme, separator, rest = split_location(uri)[0].partition("://")
     bucket, _, key = rest.partition("/")
-    fits = separator and _BUCKET.fullmatch(bucket) and len(key.encode()) <= _MOST_KEY_BYTES
-    if scheme.lower() != S3 or not fits or "\0" in key:
+    fits = separator and _BUCKET.fullmatch(bucket) and is_storable(key)
+    if scheme.lower() != S3 or not fits or len(key.encode()) > _MOST_KEY_BYTES:
         raise InvalidValueError("location", uri, _EXPECTED_OBJECT)
     return bucket, key
 

@@ -251,11 +251,16 @@ def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Mani
             schema_version=_number(written["schema_version"]),
             key_properties=tuple(_typed(list, written["key_properties"])),
             part_files=_read_part_files(written["part_files"], root),
-            quarantine_files=_read_part_files(written["quarantine_files"], root),
+            quarantine_files=_read_part_files(
+                written["quarantine_files"], join_uri(root, "quarantine")
+            ),
             items=_number(written["items"]),
             records_read=_number(records["read"]),
             records_filtered=_number(records["filtered"]),
             records_quarantined=_number(records["quarantined"]),
+            records_transformed=(
+                _number(records["transformed"]) if "transformed" in records else None
+            ),
         )
         job = origin["job"]
         return _text(job["stream"]), JobKind(job["kind"]), manifest

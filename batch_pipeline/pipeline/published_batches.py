@@ -20,6 +20,7 @@ from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import MAX_BYTES, Manifest, read_manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.reconcile import parsed_names
 from batch_pipeline.storage.part_storage import PartFileStorage
 
 _SHOWN_KEYS = 20
@@ -235,7 +236,7 @@ class StoredBatches:
         """Read the newest generation of each batch, in the order of jobs and ids."""
         files, known = PartFileStorage(Storage(root=self.root)), set()
         newest: dict[tuple[str, IdRange], tuple[JobKind, Manifest]] = {}
-        for name in files.manifest_names(""):
+        for name, _ in parsed_names(files.manifest_names("")):
             text = files.read_manifest(name, MAX_BYTES)
             its_stream, kind, manifest = read_manifest(text, name, self.root)
             known.add(its_stream)

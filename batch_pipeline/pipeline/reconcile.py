@@ -33,7 +33,6 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
 from batch_pipeline.model.manifest import (
     MAX_BYTES,
-    Manifest,
     ManifestCounts,
     ManifestUnfitError,
     parse_manifest_file,
@@ -65,17 +64,6 @@ class Reconciled:
     attempts: int
     pointers: int
     troubles: tuple[ManifestFileUnavailableError, ...] = ()
-
-
-def pointer_of(manifest: Manifest, published: "Manifests", storage: PartFileStorage) -> str:
-    """Return the URI of a manifest's file; write the file unless its part files were removed.
-
-    Raises:
-        ManifestFileUnavailableError: it cannot be written.
-    """
-    if published.removal(manifest) is None:
-        return storage.point_to(published.with_origin(manifest))
-    return storage.pointer_uri(manifest)
 
 
 def reconcile(
@@ -186,7 +174,7 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
     files, prefix = PartFileStorage(stream.storage), stream.storage.prefix
     unknown: dict[str, str] = {}
     of_unknown_jobs: dict[str, list[str]] = defaultdict(list)
-    listed = _parsed_names(files.manifest_names(f"{prefix}{stream.name}"))
+    listed = parsed_names(files.manifest_names(f"{prefix}{stream.name}"))
     while some := list(islice(listed, _CHUNK)):
         mine, taken = database.restore_check.job_names(stream.name)
         known = {stream.name, *mine}
@@ -261,7 +249,8 @@ def discard_unknown_manifests(
     )
 
 
-def _parsed_names(names: Iterable[str]) -> Iterator[tuple[str, ManifestFile]]:
+def parsed_names(names: Iterable[str]) -> Iterator[tuple[str, ManifestFile]]:
+    """Yield the names of manifest files, and leave out other files."""
     for name in names:
         parsed = parse_name(Folder.MANIFESTS, name)
         if not isinstance(parsed, ManifestFile) or not parsed.finished:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.storage.local import PrivateFolder
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
 from batch_pipeline.storage.verification import (
@@ -107,8 +109,11 @@ def _verified_files(manifest: Manifest) -> Iterator[Sequence[Path]]:
     """
     check_sizes(manifest)
     with ExitStack() as copies:
+        # One folder for all copies, because each folder keeps its lock file open.
+        folder = cache(lambda: copies.enter_context(PrivateFolder("copy")).path)
         try:
-            paths = [copies.enter_context(verified_file(part)) for part in manifest.part_files]
+            files = (verified_file(part, folder) for part in manifest.part_files)
+            paths = [copies.enter_context(file) for file in files]
         except UnusablePartError as error:
             raise _error(manifest, str(error)) from error
         yield paths

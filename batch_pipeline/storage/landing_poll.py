@@ -153,7 +153,7 @@ class PolledLanding:
         poll, self._poll = self._poll, None
         if poll is None:
             return registered
-        self._behind = poll.behind
+        self._behind = "" if registered.postponed else poll.behind
         if not registered.postponed:  # else these keys are listed again
             self._highest = poll.highest
         self._trouble = self._trouble or poll.trouble

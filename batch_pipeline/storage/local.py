@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from io import BufferedReader
 from pathlib import Path
@@ -40,7 +40,7 @@ from batch_pipeline.storage.filesystem import (
 )
 
 # The error codes of a file system without hard links, or without one for this file.
-NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
+NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 # With these flags, opening a pipe or a terminal that has replaced a file does not block.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PREFIX = "batch-pipeline-"
@@ -274,6 +274,7 @@ class StagedLocalFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._hidden = path.with_name(hidden_name(path.name))
+        self._is_left = False  # visible, after a failed commit
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file: IO[bytes] = self._open()
         if not os.fstat(self.file.fileno()).st_nlink:  # removed as abandoned before it was locked
@@ -291,8 +292,10 @@ class StagedLocalFile:
             sync_folder(self._path.parent)
             return facts_of_status(self._path.stat())
         except OSError:
-            with suppress(OSError):
-                self._path.unlink()
+            try:
+                self._path.unlink(missing_ok=True)
+            except OSError:
+                self._is_left = True
             raise
 
     def abort(self) -> bool:
@@ -300,7 +303,7 @@ class StagedLocalFile:
             self.file.close()
         with suppress(OSError):
             self._hidden.unlink()
-        return True
+        return not self._is_left
 
     def _open(self) -> IO[bytes]:
         file = self._hidden.open("xb")
@@ -538,8 +541,12 @@ def _remove_left() -> None:
 
 
 @contextmanager
-def local_file(uri: str, etag: str | None = None) -> Iterator[Path]:
+def local_file(
+    uri: str, etag: str | None = None, folder: Callable[[], Path] | None = None
+) -> Iterator[Path]:
     """Provide a path where a file can be read: its own, or that of a temporary copy.
+
+    A copy is created below the private folder that `folder` returns, and is not deleted there.
 
     Raises:
         InvalidValueError: the URI does not name a file.
@@ -548,8 +555,12 @@ def local_file(uri: str, etag: str | None = None) -> Iterator[Path]:
     if filesystem_of(uri).is_local:
         yield Path(to_path(uri))
         return
-    with PrivateFolder("copy") as folder:
-        path = folder.path / _copy_name(uri)
+    with ExitStack() as stack:
+        if folder is None:
+            parent = stack.enter_context(PrivateFolder("copy")).path
+        else:
+            parent = Path(tempfile.mkdtemp(dir=folder()))
+        path = parent / _copy_name(uri)
         with filesystem_of(uri).open(uri, etag) as source, path.open("xb") as target:
             shutil.copyfileobj(source, target, _COPY_BYTES)
         yield path

@@ -5,7 +5,7 @@ is not a result. Contents are read once; memory use is constant.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -66,8 +66,10 @@ def problem_before_reading(part: PartFile) -> str | None:
 
 
 @contextmanager
-def verified_file(part: PartFile) -> Iterator[Path]:
+def verified_file(part: PartFile, folder: Callable[[], Path] | None = None) -> Iterator[Path]:
     """Provide a path where a part file with its published SHA-256 can be read.
+
+    A temporary copy is created below the folder that `folder` returns, and is not deleted there.
 
     Raises:
         UnusablePartError: it is missing, cannot be read, or has another SHA-256.
@@ -75,7 +77,7 @@ def verified_file(part: PartFile) -> Iterator[Path]:
     """
     with ExitStack() as copy:
         try:
-            path = copy.enter_context(local_file(part.uri))
+            path = copy.enter_context(local_file(part.uri, folder=folder))
             with path.open("rb") as file:
                 problem = _sum_problem(part, hashlib.file_digest(file, "sha256").hexdigest())
         except OSError as error:

@@ -12,7 +12,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
+from batch_pipeline.pipeline.reconcile import reconcile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
@@ -169,10 +169,7 @@ def test_readers_skip_a_generation_with_deleted_files(harness: GarbageHarness) -
     assert [batch.files_removed for batch in batches] == [True]
     execute(database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
     assert reconcile("orders", database.attempts, database.manifests, harness.storage).pointers == 0
-    manifest = database.manifests.of_batch(harness.batches[0])
-    assert manifest is not None
-    pointer = pointer_of(manifest, database.manifests, harness.storage)
-    assert (pointer.endswith(f"manifests/orders-{FIRST}.g1.json"), harness.there()) == (True, [])
+    assert harness.there() == []
     warehouse, lake = database.loads.target_statuses("orders", ["warehouse", "lake"])
     assert (warehouse.loaded, warehouse.due, warehouse.gone) == (1, 0, 0)
     assert (lake.loaded, lake.due, lake.gone) == (0, 0, 1)

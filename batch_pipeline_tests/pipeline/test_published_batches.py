@@ -213,6 +213,24 @@ def test_batches_of_a_storage_root_are_in_the_order_of_their_ids(
     assert current.keys == (published.keys[0], *later)
 
 
+def test_manifest_of_a_storage_root_has_its_quarantine_files_and_counts(
+    published: PublishedStream,
+) -> None:
+    """Other files beside the manifests are ignored."""
+    published.encode(published.batches[0], 1, 2)
+    (path,) = (published.root / "manifests").iterdir()
+    (path.parent / ".DS_Store").write_bytes(b"\0")
+    values = json.loads(path.read_text())
+    quarantined = {**values["part_files"][0], "uri": "s3://elsewhere/quarantine/a.jsonl.gz"}
+    values["quarantine_files"] = [quarantined]
+    values["records"]["transformed"] = 2
+    path.write_text(json.dumps(values))
+    [manifest] = StoredBatches(to_uri(published.root)).current("orders").manifests
+    [file] = manifest.quarantine_files
+    assert file.uri == to_uri(published.root / "quarantine" / "a.jsonl.gz")
+    assert manifest.records_transformed == 2
+
+
 def test_incompatible_manifest_file_is_rejected(published: PublishedStream) -> None:
     published.encode(published.batches[0], 1)
     (path,) = (published.root / "manifests").iterdir()

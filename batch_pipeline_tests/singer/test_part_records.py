@@ -125,6 +125,14 @@ def test_records_of_path_with_special_characters(tmp_path: Path) -> None:
     assert read(one) == [{"order_id": 1}]
 
 
+def test_records_of_local_files_need_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = published_lines(tmp_path, ONE)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert read(one) == [{"order_id": 1}]
+
+
 def test_json_column_with_line_breaks_is_one_line(tmp_path: Path) -> None:
     cells = table(pa.record_batch({"a": pa.array(['{"b":\r\n"\\n"}'])}), json=frozenset({"a"}))
     one = published_table(tmp_path, cells, schema(a="object"), ENCODINGS[3])

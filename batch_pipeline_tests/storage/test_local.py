@@ -9,6 +9,7 @@ import pytest
 
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
+from batch_pipeline.storage import local
 from batch_pipeline.storage.filesystem import UnreachableError, reason_of
 from batch_pipeline.storage.local import LocalFileSystem, PrivateFolder, _copy_name, local_file
 from batch_pipeline.storage.s3_client import translate_store_errors
@@ -89,6 +90,23 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_staged_file_that_stays_visible_after_a_failed_commit_is_not_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that became read-only: its records would be read twice."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    staged = LocalFileSystem().stage(to_uri(tmp_path / "a.csv"))
+    staged.file.write(b"id\n1\n")
+    monkeypatch.setattr(local, "sync_folder", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(OSError, match="Read-only"):
+        staged.commit()
+    assert staged.abort() is False
 
 
 def test_private_folder_is_not_accessible_by_others_and_is_removed() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -154,11 +155,12 @@ def test_point_to_interrupted_before_link_leaves_no_manifest_file(
     assert Path(to_path(storage_at(to_uri(tmp_path)).point_to(manifest()))).exists()
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOSYS])
 def test_point_to_without_hard_links_writes_manifest_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def no_hard_links(_path: Path, _target: Path) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(Path, "hardlink_to", no_hard_links)
     uri = storage_at(to_uri(tmp_path)).point_to(manifest())
