@@ -21,6 +21,7 @@ from batch_pipeline.model.errors import (
     SourceUnavailableError,
 )
 from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import Roots
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage.filesystem import (
@@ -208,8 +209,12 @@ class Prefetcher:
     sent while a file is read.
     """
 
-    def __init__(self, files: Iterable[LandedFile]) -> None:
-        self._waiting = deque(file for file in files if _is_small(file))
+    def __init__(self, files: Iterable[LandedFile], within: Roots | None = None) -> None:
+        """Prefetch files, in order, except those outside of the roots."""
+        small = (file for file in files if _is_small(file))
+        self._waiting = deque(
+            file for file in small if within is None or not within.refuse(file.location)
+        )
         self._requests: dict[str, tuple[int, Future[PinnedFile]]] = {}
         self._threads: ThreadPoolExecutor | None = None
 

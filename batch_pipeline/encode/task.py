@@ -286,6 +286,7 @@ class TaskRun:
         self._joins = self._mapper is None and spec.part is None
         self._stop = CancellationCheck(spec.cancellation_flag)
         self._prefetched: TakePrefetched | None = None
+        self._conflict: _LateBadFileError | None = None
         self._csv_slice: CsvSlice | None = None
         self._csv_end: int | None = None
 
@@ -297,9 +298,12 @@ class TaskRun:
     def report(self) -> TaskReport:
         """Encode the items until an error or a limit makes the rest useless, and report."""
         wanted = (item.file for item in self._spec.items if item.id not in self._bad_files)
-        with closing(Prefetcher(() if self._spec.part else wanted)) as prefetcher:
+        files = () if self._spec.part else wanted
+        with closing(Prefetcher(files, self._stream.source.within)) as prefetcher:
             self._prefetched = prefetcher.take
             self._encode()
+        if self._conflict is not None:
+            raise self._conflict
         return self._final()
 
     def _encode(self) -> None:
@@ -408,13 +412,14 @@ class TaskRun:
         self._profile.item = item
         good = bad = filtered = rescued = 0
         used = False
-        stream, context = self._stream, self._spec.context
+        stream = self._stream
+        lineage = Lineage(stream.lineage, item, self._spec.context)
         try:
             with open_source(
                 item.file, stream, self._spec.part, prefetched=self._prefetched
             ) as source:
                 self._formats.add(source.format)
-                for chunk in self.chunks(source, Lineage(stream.lineage, item, context)):
+                for chunk in self.chunks(source, lineage):
                     used = True
                     self._stop.check()
                     self._quarantine_records(item, chunk.bad)
@@ -428,6 +433,12 @@ class TaskRun:
             report = bad_file_report(item, error)
             if used:
                 raise _LateBadFileError(item, report) from error
+            if lineage.conflicts(self._profile.columns):
+                # The profile has its columns: go on with a new one, and start again at the end.
+                self._bad_files[item.id] = report
+                self._conflict = _LateBadFileError(item, report)
+                self._profile = SchemaProfile(self._schema, stream.schema.declared)
+                self._validator = ChunkValidator(self._profile, stream)
             return report
         return item_report(
             item, source.facts, good=good, bad=bad, filtered=filtered, rescued=rescued
@@ -497,11 +508,17 @@ class TaskRun:
         encoding = self._stream.encoding
         if self._spec.schema.columns or not encoding.part_format.is_columnar:
             return
-        for item, report in zip(self._spec.items, self._items, strict=False):
-            if report.written:
-                reason = f"its records have no columns, so {encoding.format} cannot store them"
-                bad = replace(item_report(item), bad_file=reason, bad_kind=BadFileKind.CORRUPT)
-                raise _LateBadFileError(item, bad)
+        written = [
+            item
+            for item, report in zip(self._spec.items, self._items, strict=False)
+            if report.written
+        ]
+        reason = f"its records have no columns, so {encoding.format} cannot store them"
+        for item in written:
+            bad = replace(item_report(item), bad_file=reason, bad_kind=BadFileKind.CORRUPT)
+            self._bad_files[item.id] = bad
+        if written:
+            raise _LateBadFileError(written[-1], self._bad_files[written[-1].id])
 
     def _final(self) -> TaskReport:
         if self._writing:
@@ -532,8 +549,8 @@ def _bad_files_behind(item: Item, spec: TaskSpec) -> dict[int, ItemReport]:
     for later in spec.items[spec.items.index(item) + 1 :]:
         try:
             with open_source(later.file, spec.stream) as source:
-                # Opening plain text has already shown whether it is bad.
-                while source.range is None and source.read(BLOCK_BYTES):
+                # The bytes of other files say nothing that opening them has not shown.
+                while not source.is_plain and source.read(BLOCK_BYTES):
                     pass
         except BadFileError as error:
             bad_files[later.id] = bad_file_report(later, error)

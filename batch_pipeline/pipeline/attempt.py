@@ -22,6 +22,7 @@ from batch_pipeline.model.encode_request import (
 from batch_pipeline.model.errors import (
     BadFileError,
     BatchDataError,
+    ConfigurationError,
     InvariantError,
     InventoryOlderError,
     ManifestFileUnavailableError,
@@ -192,9 +193,7 @@ def _encode_items(
                 watch=watch,
             )
         )
-        is_limited = sample_records is not None or stream.schema.sample_records is not None
-        is_sample = is_limited and bool(result.misfits)
-        _check_bad_data(context.stream, result, is_sample=is_sample)
+        _check_bad_data(context.stream, result)
         if not result.misfits:
             result.check_conservation()
             if not version:  # the stream has no column yet
@@ -224,15 +223,15 @@ def _encode_items(
     )
 
 
-def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) -> None:
+def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
     is_registered = stream.user_table is None
     for item in result.items:
         kind = item.bad_kind
         if kind is not None and stream.on_bad_file.of(kind) is OnBadFile.FAIL:
             place = (stream.name, item.location, None, item.bad_file or kind)
             raise BadFileError(*place, is_registered=is_registered, kind=kind)
-    if is_sample and stream.on_bad_record.max_bad_ratio is not None:
-        return  # the ratio applies to all records
+    if result.misfits and stream.on_bad_record.max_bad_ratio is not None:
+        return  # only bad records were counted; the ratio applies to all, in the last pass
     bad = sum(item.quarantined for item in result.items)
     read = sum(item.read for item in result.items)
     if not stream.on_bad_record.allow(bad=bad, read=read):
@@ -268,7 +267,8 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     """Return the newest schema version, with declared columns and those added to all records.
 
     Raises:
-        ConfigurationError: the declaration narrows or contradicts the known schema.
+        ConfigurationError: the declaration narrows or contradicts the known schema, or a column
+            that is added to all records has another type there.
     """
     declared = stream.schema.declared
     # Declared columns describe the input of a transform.
@@ -279,6 +279,16 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     added = _added(stream)
     if {*added} <= {*schema.columns}:
         return version, schema
+    known = schema.by_name()
+    for column in () if stream.transform else added:
+        held = known.get(column.name, column)
+        if held.type not in {column.type, ColumnType.UNKNOWN}:
+            raise ConfigurationError(
+                f"{stream.name}: `lineage` or `evolution: rescue` adds the column {column.name} "
+                f"({column.type_text}), which the schema has from earlier files "
+                f"({held.type_text}). Nothing of this batch was published. Remove the setting that "
+                f"adds it."
+            )
     return schemas.widen(stream.name, added, text_source=False)
 
 

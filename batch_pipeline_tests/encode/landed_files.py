@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BufferedReader, BytesIO
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.encode.chunks import ByteRange, JsonRecords, MalformedRecord
@@ -75,6 +77,20 @@ class InMemoryFile:
 
     def check(self) -> None:
         """Do nothing: the bytes do not change."""
+
+
+def negative_row_group() -> bytes:
+    """Return a damaged parquet file: its row group claims -1 rows."""
+    file = BytesIO()
+    pq.write_table(pa.table({"a": [1.5]}), file)
+    data = file.getvalue()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")  # of the footer
+    for at in range(start, len(data) - 8):
+        damaged = data[:at] + b"\1" + data[at + 1 :]  # -1 in the encoding of numbers; 1 is 2
+        with suppress(Exception):
+            if data[at] == 2 and pq.read_metadata(BytesIO(damaged)).row_group(0).num_rows == -1:
+                return damaged
+    raise AssertionError("no byte of the footer is the number of rows")
 
 
 def texts(chunks: Sequence[JsonRecords]) -> list[bytes]:

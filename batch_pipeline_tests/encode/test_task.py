@@ -146,17 +146,21 @@ def test_task_quarantines_bad_files_and_writes_the_others(task: TaskFixture) -> 
     ]
 
 
-def test_task_removes_records_of_files_that_fail_late(
-    task: TaskFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[int] = []
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets an entry for each pass over the items of a task."""
+    counts: list[int] = []
     run_once = task_module.TaskRun.report
 
     def counted(run: task_module.TaskRun) -> TaskReport:
-        runs.append(1)
+        counts.append(1)
         return run_once(run)
 
     monkeypatch.setattr(task_module.TaskRun, "report", counted)
+    return counts
+
+
+def test_task_removes_records_of_files_that_fail_late(task: TaskFixture, runs: list[int]) -> None:
     task.stream = replace(
         task.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
@@ -174,6 +178,26 @@ def test_task_removes_records_of_files_that_fail_late(
     assert records(report.part_files) == [{"a": "-1"}, {"a": "-2"}]
     assert len(task.files()) == 2
     assert len(runs) == 2  # the second run skips all bad files
+
+
+@pytest.mark.parametrize("value", [b"7", b'"seven"'])
+def test_file_with_a_lineage_column_does_not_affect_other_files(
+    tmp_path: Path, value: bytes, runs: list[int]
+) -> None:
+    task = quarantining_task(tmp_path, SourceFormat.JSONL, Format.JSONL)
+    task.stream = replace(task.stream, lineage=(LineageColumn.ITEM_ID,))
+    own = b'{"_item_id":%s}' % value
+    for line in (b'{"a":1}', own, own, b'{"a":4}', own):
+        task.land(line + b"\n")
+    report, schema = encode_with_inferred_schema(task)
+    assert counts(report) == [(1, 1, 0), (0, 0, 0), (0, 0, 0), (1, 1, 0), (0, 0, 0)]
+    reason = "has the column _item_id, which `lineage` adds"
+    assert [item.bad_file for item in report.items] == [None, reason, reason, None, reason]
+    assert lines_of(report) == ['{"a":1,"_item_id":1}', '{"a":4,"_item_id":4}']
+    assert schema.names == ("a",)
+    runs.clear()
+    task.encode(a="integer")
+    assert len(runs) == 2  # however many files have the column
 
 
 def test_task_with_bad_file_that_fails_batch_leaves_no_files(task: TaskFixture) -> None:

@@ -7,8 +7,14 @@ import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.model.encode_request import BadRecord
-from batch_pipeline.model.errors import BatchDataError
-from batch_pipeline.model.record_rules import RESCUED, BadRecordRules, Evolution, SchemaRules
+from batch_pipeline.model.errors import BatchDataError, ConfigurationError
+from batch_pipeline.model.record_rules import (
+    RESCUED,
+    BadRecordRules,
+    Evolution,
+    LineageColumn,
+    SchemaRules,
+)
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.factories import item_report
@@ -57,6 +63,17 @@ def test_schema_changes_are_recorded_with_their_first_record(harness: EncodeHarn
         f"added `note` (string), first in {LOCATION}"
     )
     assert batch_metadata(*facts)["schema"] == "version 2"
+
+
+def test_lineage_column_that_files_had_before_with_another_type_is_refused(
+    harness: EncodeHarness,
+) -> None:
+    create_schema(harness, ID, Column(name="_item_id", type=ColumnType.STRING))
+    stream = replace(harness.context.stream, lineage=(LineageColumn.ITEM_ID,))
+    harness.context = replace(harness.context, stream=stream)
+    with pytest.raises(ConfigurationError, match=r"adds the column _item_id \(integer\)"):
+        encode(harness.context, harness.batch, run_id="run-1")
+    assert harness.database.schemas.latest("orders")[0] == 1
 
 
 @pytest.mark.parametrize("declared", [None, RecordSchema((ID,))])
@@ -154,6 +171,23 @@ def test_bad_records_in_the_sample_fail_unless_a_ratio_is_allowed(
     else:
         harness.encode()
     assert len(harness.encoder.requests) == passes
+
+
+def test_ratio_of_bad_records_is_that_of_the_pass_that_counts_all_records(
+    harness: EncodeHarness,
+) -> None:
+    """A pass whose records do not fit the schema counts only the bad ones as read."""
+    create_schema(harness, ID)
+    stream = replace(harness.context.stream, on_bad_record=BadRecordRules(max_bad_ratio=0.25))
+    harness.context = replace(harness.context, stream=stream)
+    bad = BadRecord(item_id=1, location=LOCATION, line=2, reason="bad")
+    only_bad = tuple(item_report(number, read=1, quarantined=1) for number in (1, 2))
+    every = tuple(item_report(number, read=6, written=5, quarantined=1) for number in (1, 2))
+    harness.encoder.script = [
+        {"misfits": (misfit(PRICE),), "items": only_bad, "bad_records": (bad,)},
+        {"items": every, "bad_records": (bad,)},
+    ]
+    assert harness.encode().records_quarantined == 2
 
 
 def test_second_pass_of_a_batch_reads_all_records(harness: EncodeHarness) -> None:

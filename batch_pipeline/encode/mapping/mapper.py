@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -59,7 +59,7 @@ class Selection:
             expected = "no key of the stream: records cannot be identified without it"
             require(selects or pattern not in self._keys, "select", text, expected)
             self._patterns.append((selects, pattern))
-        self.choice = cache(self._choose)
+        self.choice = lru_cache(10_000)(self._choose)  # keys of objects may be any text
         self._kept: set[str] = set()  # names of properties that remain unchanged
 
     @property
@@ -225,7 +225,8 @@ class Mapper:
         if stream_map is not None:
             condition = stream_map.filter
             if stream.transform and condition is not None:
-                expected = "a filter without `rand` and `randint`: for `transform` it is used twice"
+                functions = "`rand`, `randint` and `fake`"
+                expected = f"a filter without {functions}: for `transform` it is used twice"
                 require(not condition.is_random, "stream_maps", condition.text, expected)
             rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
         if flattens:

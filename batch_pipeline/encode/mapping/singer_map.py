@@ -95,11 +95,14 @@ def parse_expression(text: object, key: str, own: str | None = None) -> Expressi
         reads_all=reads_all or mutates,
         copies=_copied_column(node.value, own),
         mutates=mutates,
-        is_random=any(
-            isinstance(one, ast.Call) and getattr(one.func, "id", None) in _RANDOM_FUNCTIONS
-            for one in ast.walk(node)
-        ),
+        is_random=any(map(_is_random, ast.walk(node))),
     )
+
+
+def _is_random(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):  # Faker
+        return getattr(node.value, "id", None) == "fake"
+    return isinstance(node, ast.Call) and getattr(node.func, "id", None) in _RANDOM_FUNCTIONS
 
 
 def _expression_node(text: str, key: str) -> ast.Expr:

@@ -266,6 +266,13 @@ def _read_decimal(digits: bytes, kind: Any, *_: Any) -> Decimal | ConversionErro
     return _EXACT.scaleb(Decimal(unscaled), -kind["scale"])
 
 
+def _read_map(pairs: list[dict[str, Any]], *_: Any) -> dict[str, Any] | ConversionError:
+    values = {pair["key"]: pair["value"] for pair in pairs}
+    if len(values) < len(pairs):
+        return ConversionError("holds a map with a duplicate key", str(pairs[:100]))
+    return values
+
+
 _TIMES: dict[tuple[str, str], tuple[pa.DataType, LogicalReader]] = {
     ("int", "date"): (pa.date32(), _read_date),
     ("int", "time-millis"): (pa.time32("ms"), _time_reader(1000)),
@@ -285,6 +292,7 @@ fastavro.read.LOGICAL_READERS |= {
     "bytes-exact-decimal": _read_decimal,
     "fixed-exact-decimal": _read_decimal,
     "fixed-exact-uuid": lambda value, *_: str(UUID(bytes=value)),
+    "array-exact-map": _read_map,
     **{f"{kind}-exact-{meaning}": reader for (kind, meaning), (_, reader) in _TIMES.items()},
 }
 _PRIMITIVES = {
@@ -404,7 +412,15 @@ class _SchemaReader:
         items = self._type_of(definition[_ITEMS[kind]])
         if kind == "array" and not items.min_bytes:
             raise InvalidAvroError("has a schema of arrays of nothing, which is not supported")
-        decoded = {"type": kind, _ITEMS[kind]: items.decoded}
+        decoded: dict[str, Any] = {"type": "array", "items": items.decoded}
+        if kind == "map":
+            # Decoded as pairs, which have the same bytes: a dict would keep only one of the values
+            # of a duplicate key.
+            self._count += 1
+            fields = [{"name": "key", "type": "string"}, {"name": "value", "type": items.decoded}]
+            pair = {"type": "record", "name": f"t{self._count}", "fields": fields}
+            decoded = {"type": "array", "items": pair, "logicalType": "exact-map"}
+            items = replace(items, levels=items.levels + 1)
         return _nested(kind, decoded, [items], 1)
 
     def _union(self, schema: list[Any]) -> AvroType:

@@ -82,15 +82,16 @@ class DecodedFile:
         """Return whether several tasks can read this file."""
         # An escaped quote in a csv file is not a quote, so that counting quotes proves nothing.
         has_escapes = self.format is SourceFormat.CSV and self._stream.source.csv.escape is not None
-        return self._is_plain and self.reader.can_be_split and not has_escapes
+        return self.is_plain and self.reader.can_be_split and not has_escapes
 
     @property
     def can_be_cut(self) -> bool:
         """Return whether ranges of bytes of this file may be items."""
-        return self._is_plain and self.reader.can_be_cut
+        return self.is_plain and self.reader.can_be_cut
 
     @property
-    def _is_plain(self) -> bool:
+    def is_plain(self) -> bool:
+        """Return whether the bytes are read as they are: not compressed, and UTF-8 if text."""
         return not self._is_compressed and self._is_utf8
 
     @property
@@ -283,10 +284,11 @@ def open_source(
                 source.close()
         except Exception as error:
             # Bytes of two versions look like a damaged file, so report the change instead.
-            if isinstance(error, BadFileError) or original.pinned.error is not None:
+            if isinstance(error, BadFileError | OSError) or original.pinned.error is not None:
                 original.check()
-            if isinstance(error, BadFileError) and isinstance(error.__cause__, OSError):
-                unreadable = unreadable_error(stream, file.location, error.__cause__)
+            cause = error.__cause__ if isinstance(error, BadFileError) else error
+            if isinstance(cause, OSError):
+                unreadable = unreadable_error(stream, file.location, cause)
                 if isinstance(unreadable, SourceUnavailableError):
                     raise unreadable from error
             raise

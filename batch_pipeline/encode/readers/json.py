@@ -91,6 +91,7 @@ BLANKS = b" \t\r\n"
 # Possessive quantifiers (`++`, `*+`) prevent backtracking, so that hostile text takes linear time.
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
+_STRING_OR_OPEN = re.compile(_STRING.removesuffix(b'"') + b'("?)', re.DOTALL)
 _UP_TO_COMMA = re.compile(rb'(?:[^",]++|' + _STRING + rb")*+", re.DOTALL)
 _BLANK = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n",]++|' + _STRING, re.DOTALL)
@@ -173,7 +174,7 @@ def check_boundaries(text: bytes, start: int, stop: int) -> None:
     Raises:
         RecordBoundaryError: Its quotes or brackets do not match.
     """
-    bare = _STRINGS.sub(b'""', text[start:stop])
+    bare = _STRING_OR_OPEN.sub(lambda match: b'""' if match[1] else b'"', text[start:stop])
     rest = bare.replace(b'""', b"")
     if b'"' in rest or b"\\" in rest or _MISPLACED.search(bare):
         raise RecordBoundaryError("its quotes do not match: its end cannot be determined", start)

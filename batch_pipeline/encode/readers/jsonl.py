@@ -15,7 +15,7 @@ from batch_pipeline.model.stream import Stream
 
 _BLOCK_BYTES = 4 * 2**20
 _BLANKS = b" \t\r\n"
-_RETURN_BETWEEN_RECORDS = re.compile(rb"}\s*\r\s*{")
+_RETURN_BETWEEN_RECORDS = re.compile(rb"}[ \t\n\v\f]*\r\s*{")
 
 
 def read_chunks(source: DecodedFile, _stream: Stream) -> Iterator[JsonRecords]:

@@ -145,9 +145,14 @@ class ParquetTable:
         """Check the sizes in the metadata before memory is allocated for them.
 
         With `positions`, the metadata of columns is checked even if no size is taken from it.
+
+        Raises:
+            ArrowException: the metadata is damaged.
         """
         metadata = self.file.metadata
         groups = [metadata.row_group(group) for group in range(self.file.num_row_groups)]
+        if any(group.num_rows < 0 for group in groups):
+            raise pa.ArrowInvalid("a row group has a negative number of rows")
         self._check_growth(sum(group.total_byte_size for group in groups))
         if self._lists or positions:
             _check_column_metadata(self.file, self._file_bytes)
@@ -272,7 +277,11 @@ def _tables(file: BinaryIO, source: DecodedFile, stream: Stream) -> Iterator[Tab
 
 def _is_in_part(group: pq.RowGroupMetaData, part: ByteRange) -> bool:
     chunks = [group.column(index) for index in range(group.num_columns)]
-    starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+    # As Arrow, which ignores the offset of a dictionary behind the data.
+    starts = [
+        min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
+        for chunk in chunks
+    ]
     ends = [
         start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)
     ]

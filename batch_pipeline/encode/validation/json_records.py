@@ -38,8 +38,9 @@ from batch_pipeline.model.stream import Stream
 
 # Types whose Arrow columns hold NaN, or may do so once they are widened.
 _NAN_TYPES = (ColumnType.NUMBER, ColumnType.UNKNOWN, ColumnType.INTEGER)
-# Strings are matched as well, so that NaN inside a string is not mistaken for a token.
-_STRING_OR_NONFINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|NaN|-?Infinity')
+# Strings are matched as well, so that NaN inside a string is not mistaken for a token. An open
+# string extends to the end: trying each of its quotes would take quadratic time.
+_STRING_OR_NONFINITE = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?(?:"|\Z)|NaN|-?Infinity', re.DOTALL)
 # Escapes of a quote, a colon and a blank, which encoding writes without an escape.
 _KEY_LIKE_ESCAPE = re.compile(rb"\\u00(?:2[02]|3[aA])")
 SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
@@ -117,7 +118,11 @@ def count_key_quotes(text: bytes) -> int:
 
 def keeps_all_keys(value: object, text: bytes) -> bool:
     """Return whether it is proven that decoding a text to this value dropped no duplicate key."""
-    return has_same_keys(msgspec.json.encode(value), text)
+    try:
+        written = msgspec.json.encode(value)
+    except RecursionError:  # encoding needs more of the stack than decoding
+        return False
+    return has_same_keys(written, text)
 
 
 def has_same_keys(written: bytes, text: bytes) -> bool:

@@ -46,8 +46,9 @@ def narrowest_decimal(name: str, text: str) -> Column:
     assert isinstance(exponent, int)  # noqa: S101 - a JSON number is finite
     if digits == (0,):
         return Column(name=name, type=ColumnType.DECIMAL, precision=1)
-    while exponent < 0 and digits and digits[-1] == 0:
-        digits, exponent = digits[:-1], exponent + 1
+    zeros = len(digits) - len(bytes(digits).rstrip(b"\0"))
+    dropped = max(min(zeros, -exponent), 0)
+    digits, exponent = digits[: len(digits) - dropped], exponent + dropped
     scale = max(-exponent, 0)
     precision = max(len(digits) + max(exponent, 0), scale, 1)
     if precision > MAX_PRECISION:
@@ -224,6 +225,19 @@ _MIN_LENGTHS = {
     ColumnType.TIMESTAMP: 17,
     ColumnType.LOCAL_TIMESTAMP: 16,
 }
+# Matched by all values of a type, and by some other texts.
+_FORMS = {
+    ColumnType.UNKNOWN: "^$",
+    ColumnType.BOOLEAN: "^(?:true|false)$",
+    ColumnType.INTEGER: r"^-?(?:0|[1-9][0-9]{0,18})$",
+    ColumnType.NUMBER: NUMBER_PATTERN,
+    ColumnType.DECIMAL: NUMBER_PATTERN,
+    ColumnType.BINARY: "^[A-Za-z0-9+/]*=*$",
+    ColumnType.DATE: r"^[0-9-]{10}$",
+    ColumnType.TIME: r"^[0-9:.]{8,}$",
+    ColumnType.TIMESTAMP: r"^[0-9-]{10}[T ][0-9:.]+(?:Z|[+-][0-9:]+)$",
+    ColumnType.LOCAL_TIMESTAMP: r"^[0-9-]{10}[T ][0-9:.]+$",
+}
 _EPOCH_DAY = "1970-01-01T"
 # Arrow's cast turns some numbers close to 0 into 0, and overflows silently on too many digits.
 _UNSAFE_DECIMAL = r"[eE]|\.[0-9]{38}|[0-9]{39}"
@@ -253,8 +267,14 @@ def parse_texts(texts: pa.StringArray, column: Column) -> tuple[pa.Array, list[i
     except pa.ArrowInvalid:
         if len(texts) == 1:
             return pa.nulls(1, arrow_type_of(column)), [0]
-    # Arrow does not say which text it rejects. Invalid texts are rare, so bisecting is faster than
-    # parsing each text separately.
+    # Arrow does not say which text it rejects. First reject texts by their form: if all texts of a
+    # column are invalid, bisecting takes 0.1 to 0.4 ms for each. Other invalid texts are rare, so
+    # bisecting is faster than parsing each text separately.
+    has_form = pc.match_substring_regex(texts, _FORMS[column.type]).fill_null(fill_value=True)
+    if not pc.all(has_form).as_py():
+        values, invalid = parse_texts(pc.if_else(has_form, texts, None), column)
+        without = np.flatnonzero(~has_form.to_numpy(zero_copy_only=False))
+        return values, sorted(without.tolist() + invalid)
     half = len(texts) // 2
     left, invalid = parse_texts(texts.slice(0, half), column)
     right, more = parse_texts(texts.slice(half), column)

@@ -149,6 +149,11 @@ def test_avro_reader_returns_nested_fields_and_unions_as_json_text(
 
 
 INTS = {"type": "array", "items": "int"}
+PAIR = {  # has the bytes of an entry of a map
+    "type": "record",
+    "name": "pair",
+    "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": "int"}],
+}
 
 
 @pytest.mark.parametrize(
@@ -170,6 +175,12 @@ INTS = {"type": "array", "items": "int"}
             "is not in whole microseconds or not in the years 1 to 9999",
         ),
         ({"type": "map", "values": "float"}, None, [{}, {"a": float("nan")}, {}], "holds NaN"),
+        (
+            {"type": "map", "values": "int"},
+            {"type": "array", "items": PAIR},
+            [[], [{"key": "a", "value": 1}, {"key": "a", "value": 2}], []],
+            "holds a map with a duplicate key",
+        ),
         (
             {"type": "array", "items": "string"},
             {"type": "array", "items": "bytes"},

@@ -4,6 +4,7 @@ import bz2
 import codecs
 import errno
 import gzip
+import io
 import json
 import os
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,6 +27,7 @@ from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
+from batch_pipeline.storage.local import PinnedLocalFile
 from batch_pipeline_tests.encode.landed_files import (
     STREAM,
     csv_text,
@@ -410,6 +413,33 @@ def test_file_that_refuses_reads_is_one_item(
     monkeypatch.setattr(os, "stat", Mock(side_effect=OSError(errno.ETIMEDOUT, "")))
     with pytest.raises(SourceUnavailableError):
         cut(file, 3)
+
+
+class _DamagedFile(io.FileIO):
+    """A file whose second MiB cannot be read."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        if 2**20 <= self.tell() < 2 * 2**20:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().readinto(memoryview(buffer)[: 2**20])
+
+
+@pytest.mark.parametrize("stream", [CSV, stream_of(SourceFormat.JSONL)])
+def test_damaged_sector_is_a_refused_file_and_one_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Stream
+) -> None:
+    data = b"123\n" * 1_000_000
+    file = landed(tmp_path, data)
+
+    def open_damaged(pinned: PinnedLocalFile) -> io.BufferedReader:
+        return io.BufferedReader(_DamagedFile(pinned._path))
+
+    monkeypatch.setattr(PinnedLocalFile, "open", open_damaged)
+    assert cut(file, 3_000_000, stream) == [file]
+    part = replace(file, location=f"{file.location}#bytes=0-3999999,size=4000000")
+    for whole in (file, part):
+        with pytest.raises(SourceRefusedError, match=r"[Ii]nput/output error"):
+            records(whole, stream)
 
 
 def _ranged(tmp_path: Path, data: bytes, fragment: str) -> LandedFile:

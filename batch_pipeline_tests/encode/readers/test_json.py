@@ -143,10 +143,11 @@ def test_json_reader_rejects_ambiguous_record_boundaries(
 array_text = st.lists(st.sampled_from(list('[]{},:" \n1a\\')), max_size=14).map("".join)
 
 
-def test_json_reader_reads_many_scalars() -> None:
+def test_json_reader_reads_many_scalars_and_quotes() -> None:
     """Reading in quadratic time would not finish."""
     records, _ = read(b"1 " * 200_000)
     assert (len(records), set(records)) == (200_000, {b"1"})
+    assert rejection(read, b"{" + b'\\"' * 500_000 + b"}") == (1, QUOTES)
 
 
 @given(array_text, st.integers(1, 6))

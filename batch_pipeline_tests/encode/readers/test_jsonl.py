@@ -92,6 +92,10 @@ def test_jsonl_reader_rejects_carriage_returns_as_line_ends(end: bytes) -> None:
     assert rejection(read, b'{"a":1}\r\r{"a":2}\r{"a":3}' + end) == (None, reason)
 
 
+def test_jsonl_reader_of_many_carriage_returns_takes_linear_time() -> None:
+    assert texts(read(b"{}" + b"\r" * 1_000_000)) == [b"{}"]
+
+
 @pytest.mark.parametrize("block_bytes", [1, 13, 2**21])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n{}\n"])
 def test_jsonl_reader_rejects_line_over_size_limit(block_bytes: int, end: bytes) -> None:

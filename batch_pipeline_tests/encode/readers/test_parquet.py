@@ -16,7 +16,7 @@ from batch_pipeline.encode.chunks import ByteRange, Table
 from batch_pipeline.encode.readers.parquet import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.record_rules import OnNonfinite
-from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
+from batch_pipeline_tests.encode.landed_files import in_memory, negative_row_group, stream_of
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -235,6 +235,11 @@ GOOD = parquet(
 )
 def test_parquet_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
     assert rejection(data) == reason
+
+
+def test_parquet_reader_rejects_a_negative_number_of_rows() -> None:
+    reason = "is damaged (a row group has a negative number of rows)"
+    assert rejection(negative_row_group()) == reason
 
 
 def test_parquet_reader_with_damaged_footer_does_not_crash() -> None:

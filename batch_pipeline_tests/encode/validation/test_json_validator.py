@@ -239,6 +239,21 @@ def test_column_of_doubles_keeps_nan_beside_nested_nan(
     assert subject.profile.fits
 
 
+def test_hostile_lines_are_rejected_in_linear_time() -> None:
+    line = b'{"n":' + b'\\"' * 500_000 + b"NaN}"
+    chunk = ValidatorUnderTest(schema(n="any")).validate(b'{"n":1}', line)
+    [bad] = chunk.bad
+    assert (bad.line, bad.reason[:18], chunk.good) == (2, "is not valid JSON ", 1)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_record_of_any_depth_is_good_or_bad(values: bool) -> None:
+    lines = [b'{"x":' + b"[" * depth + b"]" * depth + b"}" for depth in range(900, 1000)]
+    chunk = ValidatorUnderTest(schema(x="any"), values=values).validate(*lines)
+    assert chunk.good + len(chunk.bad) == len(lines)
+    assert {reason for _, reason in reasons(chunk)} <= {"is nested too deeply"}
+
+
 def test_record_with_too_many_columns_is_rejected() -> None:
     subject = ValidatorUnderTest(schema(a="integer"), read_limits=ReadLimits(max_columns=2))
 

@@ -10,10 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.arrow_types import exact_cast
+from batch_pipeline.encode.validation import type_inference
 from batch_pipeline.encode.validation.type_inference import (
     NumberSyntax,
     infer_text_type,
     is_valid_text,
+    narrowest_decimal,
     parse_text_doubles,
     parse_texts,
 )
@@ -128,6 +130,49 @@ PRICE = Column(name="a", type=ColumnType.DECIMAL, precision=7, scale=2)
 def test_number_out_of_range_of_decimal_column_is_invalid(text: str) -> None:
     """Arrow's own cast turns some numbers close to 0 into 0."""
     assert not is_valid_text(text, WIDE)
+
+
+TEXTS = [
+    *("1", "-0", "007", "1.5", "1e5", "9" * 40, "0.1000000000000000055", "inf", "true", "x", ""),
+    *("QUJD", "QUI=", "QUJ", "2026-01-31", "2026-1-31", "2026-02-30", "10:00", "10:00:00"),
+    *("10:00:00.1234560", "10:00:00.1234567", "24:00:00", "10:00:00Z", "0001-01-01T00:00Z"),
+    *("2026-01-31T10:00Z", "2026-01-31 10:00:00+0100", "2026-01-31T10:00:00-01:30", "0000-01-01"),
+    *("2026-01-31T10:00:00", "2026-01-31 10:00:00.123", "2026-01-31T10", "2026-01-31T10:00\n"),
+]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ColumnType if kind is not ColumnType.DECIMAL])
+def test_texts_parsed_together_have_the_values_of_texts_parsed_one_by_one(kind: ColumnType) -> None:
+    column = Column(name="a", type=kind)
+    singles = [parse_texts(pa.array([text]), column) for text in TEXTS]
+    expected = [array[0].as_py() for array, _ in singles]
+    for repeats in (1, 20):
+        together, invalid = parse_texts(pa.array(TEXTS * repeats), column)
+        assert together.to_pylist() == expected * repeats
+        positions = [at for at, (_, wrong) in enumerate(singles * repeats) if wrong]
+        assert invalid == positions
+
+
+def test_many_invalid_texts_are_not_parsed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a column that is declared `date-time`, in a file whose times have no zone."""
+    calls: list[int] = []
+    parse_all = type_inference._parse_all
+
+    def counted(texts: pa.StringArray, column: Column) -> pa.Array:
+        calls.append(len(texts))
+        return parse_all(texts, column)
+
+    monkeypatch.setattr(type_inference, "_parse_all", counted)
+    column = Column(name="a", type=ColumnType.TIMESTAMP)
+    for text in ("2026-01-31T10:00:00", "2026-01-31"):
+        _, invalid = parse_texts(pa.array([text] * 4_000), column)
+        assert len(invalid) == 4_000
+    assert calls == [4_000, 4_000]
+
+
+def test_narrowest_decimal_of_many_trailing_zeros_takes_linear_time() -> None:
+    column = narrowest_decimal("a", "0.1" + "0" * 1_000_000)
+    assert column.type_text == "decimal(1,1)"
 
 
 @pytest.mark.parametrize("text", ["1" * 77, "-" + "9" * 200 + ".01", "9" * 400, "1" * 39])

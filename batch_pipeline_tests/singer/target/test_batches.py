@@ -12,6 +12,7 @@ from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
 from batch_pipeline.singer.target.batches import BatchFile, check, records
+from batch_pipeline_tests.encode.landed_files import negative_row_group
 
 LIMITS = ReadLimits(max_record_bytes=1000)
 
@@ -63,3 +64,8 @@ def test_parquet_value_that_json_cannot_represent_is_rejected(tmp_path: Path) ->
         pq.write_table(pa.table({"a": values}), path)
         with pytest.raises(MessageError, match=r"x\.parquet has a value in or after record 1"):
             read(path, path.read_bytes(), Format.PARQUET)
+
+
+def test_parquet_file_with_a_negative_number_of_rows_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(MessageError, match=r"can be read \(a row group has a negative number"):
+        read(tmp_path / "x.parquet", negative_row_group(), Format.PARQUET)
