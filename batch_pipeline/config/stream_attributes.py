@@ -293,7 +293,7 @@ class SchemaAttributes(Section):
         path = base / self.file
         try:
             return json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InvalidValueError(
                 "schema.file", str(path), f"a JSON Schema ({reason})"

@@ -278,6 +278,8 @@ def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem
     except ValidationError as error:
         problems = [_problem(document, one) for one in error.errors(include_url=False)]
         return [*problems, *document.duplicates]
+    except ConfigurationError as error:  # of an extra that is not installed
+        return [Problem(None, str(error).rstrip("."))]
     if document.duplicates:
         return [*document.duplicates]
     try:
@@ -286,6 +288,8 @@ def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem
     except InvalidValueError as error:
         line = document.line(("attributes", *_split(error.name)))
         return [Problem(line, str(error).rstrip("."))]
+    except ConfigurationError as error:
+        return [Problem(None, str(error).rstrip("."))]
     return stream
 
 

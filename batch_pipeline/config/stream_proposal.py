@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import shlex
+import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ from batch_pipeline.model.stream import (
     stream_name_of,
 )
 from batch_pipeline.spark.task_planning import estimate_cost
+from batch_pipeline.storage.filesystem import reason_of
 from batch_pipeline.storage.landing import SourceLanding
 
 _COMPRESSIONS = ("", ".gz", ".gzip", ".bz2", ".xz", ".zst", ".zstd")
@@ -365,12 +367,12 @@ def _differences(family: Sequence[Group], stream: Stream) -> Iterator[str | None
         try:
             sample = read_sample(group.samples[:1], stream, most_records=_FIRST_RECORDS)
         except BadFileError as error:
-            if expected is None:
+            if not expected:
                 raise _unreadable(error) from error
             yield error.reason
             continue
         columns = {column.name for column in sample.columns}
-        expected = columns if expected is None else expected
+        expected = expected or columns  # empty files have none
         is_other = len(columns & expected) * 2 < min(len(columns), len(expected))
         yield _OTHER_COLUMNS if is_other else None
 
@@ -428,14 +430,20 @@ def _location_of(place: str) -> str:
     except (InvalidValueError, RuntimeError) as error:
         step = "Name a folder, or a URI such as s3://bucket/prefix."
         raise project_not_made(place, "is not a folder or bucket", step) from error
+    if not uri.startswith("file:"):
+        return uri
     path = Path(shown(uri))
-    if uri.startswith("file:") and path.is_file():
-        words = ("--from", str(path.parent), "--include", path.name)
+    step = "Correct --from, or create the folder and copy files there first."
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError as error:
+        raise project_not_made(str(path), "there is no such folder", step) from error
+    except OSError as error:
+        raise project_not_made(str(path), f"cannot be read ({reason_of(error)})", step) from error
+    if not is_folder:
+        words = ("--from", str(path.parent), "--include", glob.escape(path.name))
         step = f"Name its folder: {shlex.join(words)}"
         raise project_not_made(str(path), "is a file, not a folder", step)
-    if uri.startswith("file:") and not path.is_dir():
-        step = "Correct --from, or create the folder and copy files there first."
-        raise project_not_made(str(path), "there is no such folder", step)
     return uri
 
 

@@ -118,6 +118,12 @@ def test_unknown_name_in_dot_env_is_rejected_with_its_line(
     assert hint in str(caught.value)
 
 
+def test_home_that_cannot_be_examined_has_no_demo_streams() -> None:
+    """The first command that uses the home reports the reason."""
+    settings = load_settings(environment={"BATCH_PIPELINE_HOME": f"/{'x' * 300}"})
+    assert settings.streams == Path.cwd() / "streams"
+
+
 def test_malformed_dot_env_line_is_rejected_without_showing_it(tmp_path: Path) -> None:
     path = env_file(tmp_path, f'A=1\nBATCH_PIPELINE_META_CONN="{SENSITIVE}\n')
     with pytest.raises(SettingError, match="line 2") as caught:

@@ -132,6 +132,15 @@ def test_files_of_other_kinds_are_excluded_with_a_reason(tmp_path: Path) -> None
     assert (proposal.files_found, proposal.plan.files) == (9, 3)
 
 
+def test_empty_files_do_not_make_other_files_alike(tmp_path: Path) -> None:
+    files = {
+        **{f"log-{day}.csv": b"" for day in range(4)},
+        **{f"orders-{day}.csv": CSV for day in range(3)},
+        "customers-1.csv": b"customer,street\n7,Main\n",
+    }
+    assert excluded(propose_stream(tmp_path, files))["customers-*.csv"] == "other columns"
+
+
 def test_files_with_equal_columns_form_one_stream(tmp_path: Path) -> None:
     """Without a common word, the stream is named after its folder."""
     proposal = propose_stream(tmp_path, {f"{city}.csv": CSV for city in ("cork", "lagos", "oslo")})
@@ -226,6 +235,8 @@ def test_folder_with_special_characters_in_its_name_is_read_back(
         ({"a.csv": CSV}, {"name": "my sales"}, "--name my sales: is not a valid stream name"),
         ({"1 a.csv": CSV}, {"place": "{data}/1 a.csv"}, "is a file, not .* --include '1 a.csv'"),
         ({"1.csv": CSV}, {"place": "{data}/2"}, "there is no such folder"),
+        ({}, {"place": "{data}/" + "x" * 300}, r"cannot be read \(file name too long\)"),
+        ({}, {"place": "s3://bucket/\udcff"}, "is not a folder or bucket"),
         ({"1.csv": CSV}, {"place": "ftp://host/a"}, "is not a folder or bucket"),
         ({"a-1.csv": b"id,id\n1,2\n", "a-2.csv": CSV}, {}, "a-1.csv, line 1: header: column 'id'"),
         ({"a-1.csv.gz": gzip.compress(CSV, mtime=0)[:-9]}, {}, "a-1.csv.gz: gzip data ends early"),

@@ -1,5 +1,6 @@
 """Reading stream files and folders of stream files."""
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -241,6 +242,30 @@ def test_stream_that_cannot_be_examined_is_an_error(tmp_path: Path) -> None:
     assert f"{tmp_path}/circle/defs.yaml: the file cannot be read (Too many" in str(error)
     with pytest.raises(StreamFileError, match=r"circle: the folder cannot be listed \(Too"):
         load_streams(tmp_path / "circle")
+
+
+def test_error_of_one_stream_file_does_not_affect_other_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the extra for a key is not installed, or its JSON Schema is nested too deeply."""
+    monkeypatch.setitem(sys.modules, "batch_pipeline.encode.mapping.singer_map", None)
+    monkeypatch.delattr("batch_pipeline.encode.mapping.singer_map", raising=False)
+    stream_file(tmp_path, MINIMAL)
+    flat, declared = "flattening_enabled: true", "schema: {file: a.json}"
+    for name, lines, json_schema in (
+        ("declared", [flat, declared], '{"properties": {"id": {"type": "integer"}}}'),
+        ("deep", [declared], "[" * 100_000),
+        ("flat", [flat], ""),
+    ):
+        text = with_lines(*lines).replace("stream: orders", f"stream: {name}")
+        file = stream_file(tmp_path, text, name=name)
+        (file.parent / "a.json").write_text(json_schema)
+    streams, errors = load_valid_streams(tmp_path)
+    assert list(streams) == ["orders"]
+    assert [error.stream for error in errors] == ["declared", "deep", "flat"]
+    assert "while decoding a JSON array" in str(errors[1])
+    for error in (errors[0], errors[2]):
+        assert "`flattening_enabled` of a stream" in str(error)
 
 
 @pytest.mark.parametrize("names", [("orders", "orders"), ("or.ders", "or-ders")])
