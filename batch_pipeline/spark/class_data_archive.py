@@ -67,16 +67,19 @@ def build_later(home: Path) -> None:
     started = archive.with_suffix(".started")
     if has_archive(archive) or not _is_own_folder(archive.parent) or _is_recent(started):
         return
-    started.touch()
-    _detached.append(_start_builder(home))
+    with suppress(OSError):  # the archive only makes later starts faster
+        started.touch()
+        _detached.append(_start_builder(home))
 
 
 @contextmanager
 def build_meanwhile(home: Path) -> Iterator[None]:
     """Build the archive, unless it exists, in a process that is killed when the block ends."""
     has_one = has_archive(archive_path(find_java_home(home, os.environ)))
-    builder = None if has_one else _start_builder(home)
+    builder = None
     try:
+        with suppress(OSError):
+            builder = None if has_one else _start_builder(home)
         yield
     finally:
         if builder is not None:
@@ -119,7 +122,7 @@ def _build(java: Path, archive: Path) -> bool:
         local.open().range(1).mapInArrow(_unchanged, "id long").collect()  # as transforms do
     finally:
         local.close()
-    if not unfinished.exists():
+    if not is_complete(unfinished):
         return False
     unfinished.replace(archive)
     archive.with_suffix(".started").unlink(missing_ok=True)
@@ -127,6 +130,13 @@ def _build(java: Path, archive: Path) -> bool:
         if other.stat().st_mtime < archive.stat().st_mtime - UNUSED_SECONDS:
             other.unlink(missing_ok=True)
     return True
+
+
+def is_complete(archive: Path) -> bool:
+    """Return whether the JVM was not killed while it wrote: it writes the header last."""
+    with suppress(OSError), archive.open("rb") as file:
+        return any(file.read(4))
+    return False
 
 
 def _unchanged(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -297,8 +297,9 @@ def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     if not file.is_file():
         return {}
     conf: dict[str, str] = {}
+    text = file.read_text(encoding="utf-8", errors="replace")
     # A backslash continues a line, but not a comment.
-    for lines in re.findall(r"\s*[#!].*|(?:\\[\s\S]|.)+", file.read_text(encoding="utf-8")):
+    for lines in re.findall(r"\s*[#!].*|(?:\\[\s\S]|.)+", text):
         line = re.sub(r"\\\n\s*", "", lines).strip()
         setting = re.fullmatch(r"([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)", line)
         if setting is not None:
@@ -371,8 +372,9 @@ def rotate_log(home: Path, name: str) -> Path:
     """Return the path of a log below `home`; first rename a log above 10 MB to `.old.log`."""
     log = home / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
-        log.replace(log.with_suffix(".old.log"))
+    with suppress(FileNotFoundError):  # another process of the home may have renamed it
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".old.log"))
     return log
 
 

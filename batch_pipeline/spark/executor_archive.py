@@ -126,38 +126,48 @@ def check_archive(archive: Path) -> ArchiveNote:
     driver = ArchiveNote.of_this_process({})
     if note.python != driver.python:
         reason = f"it is for Python {note.python}, and this is Python {driver.python}"
-        raise _archive_error(archive, reason)
+        raise _unusable(archive, reason)
     if note.package != driver.package:
         reason = f"its batch-pipeline {note.release} differs from the one installed here"
-        raise _archive_error(archive, reason)
+        raise _unusable(archive, reason)
     return note
 
 
 def _read_note(archive: Path) -> ArchiveNote:
-    _check_suffix(archive)
+    _check_suffix(archive, _unusable)
     try:
         with tarfile.open(archive) as tar:
             first = tar.next()
             file = None if first is None or first.name != NOTE_NAME else tar.extractfile(first)
             if file is None:
-                raise _archive_error(archive, "`batch-pipeline pack` did not make it")
+                raise _unusable(archive, "`batch-pipeline pack` did not make it")
             return ArchiveNote(**json.load(file))
     except OSError as error:
-        raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
+        raise _unusable(archive, (error.strerror or str(error)).lower()) from error
     except (tarfile.TarError, EOFError, ValueError, TypeError) as error:
-        raise _archive_error(archive, "it is not an archive, or damaged") from error
+        raise _unusable(archive, "it is not an archive, or damaged") from error
 
 
-def _check_suffix(archive: Path) -> None:
+def _check_suffix(archive: Path, build: Callable[[Path, str], ConfigurationError]) -> None:
     if not archive.name.endswith(ARCHIVE_SUFFIXES):
-        raise _archive_error(archive, f"its name must end in {' or '.join(ARCHIVE_SUFFIXES)}")
+        raise build(archive, f"its name must end in {' or '.join(ARCHIVE_SUFFIXES)}")
 
 
-def _archive_error(archive: Path, reason: str) -> ConfigurationError:
+def _unusable(archive: Path, reason: str) -> ConfigurationError:
+    path = archive
+    if not archive.name.endswith(ARCHIVE_SUFFIXES):
+        path = Path(f"{archive}{ARCHIVE_SUFFIXES[0]}")
     return ConfigurationError(
-        f"The packed archive {archive} cannot be made or used: {reason}. Nothing was "
-        f"started. Run `batch-pipeline pack {shlex.quote(str(archive))}` with the Python that runs "
-        f"batch-pipeline, and set BATCH_PIPELINE_SPARK_PACKED to its path."
+        f"The packed archive {archive} cannot be used: {reason}. Nothing was started. Run "
+        f"`batch-pipeline pack {shlex.quote(str(path))}` with the Python that runs batch-pipeline, "
+        f"and set BATCH_PIPELINE_SPARK_PACKED to its path."
+    )
+
+
+def _not_packed(archive: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The packed archive {archive} cannot be made: {reason}. Nothing was written. Correct it "
+        f"and run the command again."
     )
 
 
@@ -222,7 +232,7 @@ def build_archive(archive: Path, extra_modules: Sequence[str] = ()) -> ArchiveNo
         ConfigurationError: its name has a suffix that Spark does not accept, it cannot be written,
             or something that belongs in it is not installed here.
     """
-    _check_suffix(archive)
+    _check_suffix(archive, _not_packed)
     roots = list(TASK_DISTRIBUTIONS)
     files = {f"batch_pipeline/{name}": path for name, path in package_files().items()}
     for module in extra_modules:
@@ -244,7 +254,7 @@ def _module_files(archive: Path, module: str) -> dict[str, Path]:
     """Return the files of a user's module, which may belong to no distribution."""
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
     if spec is None:
-        raise _archive_error(archive, f"there is no module {module!r} here")
+        raise _not_packed(archive, f"there is no module {module!r} here")
     files: dict[str, Path] = {}
     for folder in map(Path, spec.submodule_search_locations or ()):
         paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
@@ -269,7 +279,7 @@ def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribu
         except PackageNotFoundError as error:
             if is_required:
                 reason = f"the distribution {name} is not installed here"
-                raise _archive_error(archive, reason) from error
+                raise _not_packed(archive, reason) from error
             continue
         yield distribution
         for requirement in distribution.requires or ():
@@ -293,7 +303,7 @@ def _distribution_files(distribution: Distribution) -> dict[str, Path]:
 
 def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> None:
     with (
-        raise_as(partial(_archive_error, archive)),
+        raise_as(partial(_not_packed, archive)),
         tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pack-") as folder,
     ):
         unfinished = Path(folder, archive.name)

@@ -97,7 +97,8 @@ def java_version(java: Path) -> int:
 def _release(java: Path, name: str) -> str:
     """Read a value from the `release` file of a JAVA_HOME; empty if it is missing."""
     with suppress(OSError):
-        match = re.search(rf'^{name}="(.*)"', (java / "release").read_text(), re.MULTILINE)
+        text = (java / "release").read_text(encoding="utf-8", errors="replace")
+        match = re.search(rf'^{name}="(.*)"', text, re.MULTILINE)
         return match.group(1) if match else ""
     return ""
 
@@ -242,8 +243,12 @@ def write_file(path: Path, text: str, mode: int = 0o600) -> Path:
             return path
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(temporary).chmod(mode)
-    Path(temporary).replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
     return path

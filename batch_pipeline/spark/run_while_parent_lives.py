@@ -2,7 +2,8 @@
 
 A server that a killed process leaves behind would keep its port and its memory, and no handler runs
 on SIGKILL. So the parent holds the other end of the guardian's standard input: when it closes,
-however the parent ended, the guardian ends the command and its process group.
+however the parent ended, the guardian ends the command and its process group. So it does on
+SIGTERM.
 
 Uses the standard library only and does not import this package, to start in a few milliseconds.
 """
@@ -52,12 +53,23 @@ def main(command: list[str]) -> int:
         is_parent_gone.set()
         end_group(child)
 
+    signal.signal(signal.SIGTERM, _exit)
     watcher = threading.Thread(target=end_with_parent, daemon=True)
-    watcher.start()
-    code = child.wait()
+    try:
+        watcher.start()
+        code = child.wait()
+    except SystemExit:
+        end_group(child)
+        raise
     if is_parent_gone.is_set():
         watcher.join()
     return code if code >= 0 else 128 - code  # negative: ended by a signal
+
+
+def _exit(number: int, _frame: object) -> None:
+    """Leave `wait`, which has a lock that prevents `end_group` from waiting."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def end_group(child: "subprocess.Popen[bytes]") -> None:

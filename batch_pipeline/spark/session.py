@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +37,7 @@ from batch_pipeline.spark.diagnostics import (
     is_stopped,
 )
 from batch_pipeline.spark.spark_connect import ConnectSession, without_session_id
+from batch_pipeline.storage.filesystem import raise_as
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -72,7 +74,9 @@ class SparkSettings:
     @property
     def target(self) -> str:
         """Master or server address, without credentials."""
-        return self.master if self.remote is None else self.remote.partition("/;")[0]
+        return (
+            self.master if self.remote is None else self.remote.partition(";")[0].removesuffix("/")
+        )
 
     def unshared(self) -> "SparkSettings":
         """Return the settings of a session that no other process shares.
@@ -122,26 +126,29 @@ class LocalSession:
         Raises:
             ConfigurationError: there is no Java, or the archive does not exist or is for another
                 Python or release.
-            SparkUnavailableError: the master cannot be reached.
+            SparkUnavailableError: the master cannot be reached, or files or processes that the JVM
+                needs cannot be created.
         """
         home = home.absolute()
         self._master, self._runs_tasks = master, driver.runs_in_driver(master)
         self._stop_timeout_seconds = stop_timeout_seconds
         # Settings may name listeners, logs or files that a JVM must complete before it exits.
         self._has_user_conf = bool(conf or driver.spark_defaults(os.environ))
-        self._log = driver.rotate_log(home, "spark.log")
-        self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        self._scratch = driver.create_scratch(home)
+        with raise_as(partial(SparkUnavailableError, master)):
+            self._log = driver.rotate_log(home, "spark.log")
+            self._log_start = self._log.stat().st_size if self._log.exists() else 0
+            self._scratch = driver.create_scratch(home)
         self._jvm: subprocess.Popen[bytes] | None = None
         self._gateway: Any = None
         self._context: SparkContext | None = None
         self._session: SparkSession | None = None
         try:
             driver.check_cluster(master, packed)
-            settings, self._environment = driver.driver_settings(
-                home, self._scratch, conf | {"spark.master": master}, packed
-            )
-            self._start_jvm(settings)
+            with raise_as(partial(SparkUnavailableError, master)):
+                settings, self._environment = driver.driver_settings(
+                    home, self._scratch, conf | {"spark.master": master}, packed
+                )
+                self._start_jvm(settings)
         except BaseException:
             self._end_jvm()
             raise

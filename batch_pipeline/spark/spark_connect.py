@@ -14,13 +14,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from batch_pipeline.model.errors import InvalidValueError, SparkUnavailableError
 from batch_pipeline.spark import driver, run_while_parent_lives
+from batch_pipeline.spark.diagnostics import failure_reason
 from batch_pipeline.spark.executor_archive import attach_archive, check_archive
 from batch_pipeline.spark.java import write_file
+from batch_pipeline.storage.filesystem import raise_as
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +77,28 @@ class ConnectSession:
             ConfigurationError: the archive does not exist, or is for another Python or release.
             SparkUnavailableError: the server does not answer or refuses the token.
         """
+        from pyspark.errors import PySparkException
+
         self._remote = _localhost(remote)
         self._on_close = on_close
         if packed is not None:
             check_archive(packed)
         check(self._remote)
-        self.session = self._open(conf)
-        if packed is not None:
-            attach_archive(self.session, packed)
+        session: SparkSession | None = None
+        try:
+            self.session = session = self._open(conf)
+            if packed is not None:
+                attach_archive(session, packed)
+        except BaseException as error:
+            if session is not None:
+                with suppress(Exception):  # only the error above is reported
+                    session.stop()
+            os.environ.pop(_MODE_VARIABLE, None)
+            grpc_error = importlib.import_module("grpc").RpcError
+            if isinstance(error, (PySparkException, grpc_error)):
+                address = remote.partition(";")[0].removesuffix("/")
+                raise SparkUnavailableError(address, failure_reason(error)) from error
+            raise
 
     def open(self) -> "SparkSession":
         """Return the session."""
@@ -252,9 +269,10 @@ class SparkConnectServer:
                 log lines.
         """
         self._port = self._port or _free_port()
-        self._scratch = driver.create_scratch(self._home)
         try:
-            self._guardian = self._launch(self._scratch, self._port)
+            with raise_as(partial(SparkUnavailableError, f"sc://localhost:{self._port}")):
+                self._scratch = driver.create_scratch(self._home)
+                self._guardian = self._launch(self._scratch, self._port)
             self._wait_until_ready(self._guardian)
         except BaseException:
             self.stop()

@@ -24,11 +24,16 @@ from batch_pipeline.encode.task import TaskReport, TaskSpec, without_part_files
 from batch_pipeline.encode.writers.part_writer import remove
 from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.errors import ConfigurationError, PipelineError, TransformError
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    PipelineError,
+    SparkUnavailableError,
+    TransformError,
+)
 from batch_pipeline.model.record_rules import Evolution
 from batch_pipeline.model.schema import Column, Misfit, RecordSchema
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.diagnostics import diagnose_job_error, failure_reason
+from batch_pipeline.spark.diagnostics import diagnose_job_error, failure_reason, target_of
 from batch_pipeline.spark.encoder import (
     TaskRunner,
     combine_reports,
@@ -236,8 +241,10 @@ class _TransformRun:
         misfits = self._find_misfits(columns)
         if misfits:
             return misfits
-        rows = self._guard(session, self._writing_frame(session, frame, columns).collect)
-        reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
+        # Not `collect`, which takes a connection that breaks off for the end of the rows.
+        rows = self._guard(session, self._writing_frame(session, frame, columns).toArrow)
+        texts = rows.column("report").to_pylist()
+        reports = [msgspec.json.decode(text, type=TaskReport) for text in texts]
         self._written = sorted(reports, key=lambda report: report.number)
         raise_task_errors(self._written, self._request.stream)
         for report in self._written:
@@ -280,6 +287,8 @@ class _TransformRun:
             return call()
         except PipelineError:
             raise
+        except EOFError as error:
+            raise SparkUnavailableError(target_of(session), "tasks that did not report") from error
         except Exception as error:
             if FILE_CHANGED in str(error):
                 raise _FileChangedError(str(error)) from error

@@ -81,7 +81,10 @@ def record_reader(schema: RecordSchema, arrow_schema: pa.Schema) -> TaskFunction
                 # After a cancellation the records do not matter. The job ends without an error, so
                 # that its writing tasks still report the files to delete.
                 files = () if spec.task.part else (item.file for item in spec.task.items)
-                with suppress(TaskCancelledError), closing(Prefetcher(files)) as prefetcher:
+                with (
+                    suppress(TaskCancelledError),
+                    closing(Prefetcher(files, spec.task.stream.source.within)) as prefetcher,
+                ):
                     for records in _records(spec, schema, prefetcher.take):
                         yield records.cast(arrow_schema)
 

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from batch_pipeline.spark import class_data_archive
+from batch_pipeline.spark.class_data_archive import is_complete
 from batch_pipeline.spark.java import archive_options, archive_path, find_java_home
 from batch_pipeline_tests.concurrency import eventually
 
@@ -72,6 +73,23 @@ def test_build_later_does_nothing_if_archive_exists_or_is_being_built(
     write_archive(archive_path(find_java_home(tmp_path, os.environ)).with_suffix(suffix))
     class_data_archive.build_later(tmp_path)
     assert builders() == []
+
+
+def test_builder_that_cannot_be_started_is_not_an_error(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("")
+    class_data_archive.build_later(tmp_path)
+    with class_data_archive.build_meanwhile(tmp_path):
+        assert builders() == []
+
+
+def test_archive_is_complete_only_with_its_header(tmp_path: Path) -> None:
+    """The JVM writes it after the rest."""
+    file = tmp_path / "archive"
+    assert not is_complete(file)
+    file.write_bytes(b"\0\0\0\0classes")
+    assert not is_complete(file)
+    file.write_bytes(b"\xf0\x0b\xa2\xdbclasses")
+    assert is_complete(file)
 
 
 def test_build_meanwhile_has_lowest_priority_and_leaves_no_process(tmp_path: Path) -> None:

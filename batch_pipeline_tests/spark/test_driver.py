@@ -16,6 +16,7 @@ from batch_pipeline.spark.driver import (
     delete_scratch,
     driver_command,
     driver_settings,
+    rotate_log,
     runs_in_driver,
     runs_on_this_machine,
     spark_defaults,
@@ -115,7 +116,8 @@ def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
     assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {}
     (tmp_path / "spark-defaults.conf").write_text(
         "#spark.a 1\\\n  #2\\\n! spark.b 2\\\nspark.c 3 and more\n\nspark.d=4\nspark.e : 5\n"
-        "spark.f \\\n   6\nspark.g C\\:\\\\x\nspark.empty=\n"
+        "spark.f \\\n   6\nspark.g C\\:\\\\x\nspark.empty=\n# \u00fc\n",
+        encoding="latin-1",
     )
     assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {
         "spark.c": "3 and more",
@@ -236,6 +238,13 @@ def test_settings_file_is_readable_by_owner_only(tmp_path: Path) -> None:
     assert str(file) in command
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text() == "spark.driver.memory=3g\n"
+
+
+def test_log_above_10_mb_is_renamed(tmp_path: Path) -> None:
+    log = rotate_log(tmp_path, "spark.log")
+    log.write_bytes(bytes(10_000_001))
+    assert rotate_log(tmp_path, "spark.log") == log
+    assert [path.name for path in log.parent.iterdir()] == ["spark.old.log"]
 
 
 def test_scratch_folder_of_ended_process_is_deleted(tmp_path: Path) -> None:

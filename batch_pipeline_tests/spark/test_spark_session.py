@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import psutil
 import pytest
 
 from batch_pipeline.model.errors import InvalidValueError, SparkUnavailableError
+from batch_pipeline.spark import run_while_parent_lives
 from batch_pipeline.spark.driver import DAEMON_MODULE
 from batch_pipeline.spark.java import archive_path, find_java_home
-from batch_pipeline.spark.session import SparkSettings, open_session
+from batch_pipeline.spark.session import LocalSession, SparkSettings, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
-from batch_pipeline_tests.concurrency import is_running
+from batch_pipeline_tests.concurrency import eventually, is_running
 
 # Not a skip mark, because without a system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
@@ -185,6 +187,19 @@ print(json.dumps([process.pid for process in family()]), flush=True)
 sys.stdin.read()
 """
 
+UPLOAD_FAILS = """
+import grpc
+from pyspark.sql.connect.session import SparkSession
+from batch_pipeline.spark import spark_connect
+def fail(*_):
+    raise grpc.RpcError("connection reset")
+spark_connect.check_archive, spark_connect.attach_archive = Path, fail
+try:
+    spark_connect.ConnectSession(settings.remote, {}, packed="")
+except PipelineError as error:
+    print(json.dumps([str(error).partition(".")[0], SparkSession.getActiveSession() is None]))
+"""
+
 # Every other warning is an error.
 WARNINGS = ("error", "ignore:PySpark does not yet fully support pandas:FutureWarning")
 EXPECTED_REPORTS = [f"0 b'a' {sys.executable}", f"1 b'b' {sys.executable}"]
@@ -331,6 +346,10 @@ def test_clients_of_a_server_share_the_python_daemon(
         for _ in range(2):
             run(SMALL_JOB, tmp_path, REMOTE=without_session_id(remote))
         assert count_daemons() == before + 3
+        message, is_released = run(UPLOAD_FAILS, tmp_path, REMOTE=remote)
+        address = remote.partition("/;")[0]
+        assert message == f"Spark at {address} cannot be used (connection reset)"
+        assert is_released
 
 
 @pytest.mark.parametrize(
@@ -338,8 +357,9 @@ def test_clients_of_a_server_share_the_python_daemon(
     [
         ("sc://localhost:{port}/;token=hidden", SparkUnavailableError, "Spark at sc://localhost:"),
         ("http://host/;token=hidden", InvalidValueError, "the Spark Connect address is"),
+        ("sc://host:1;token=hidden", InvalidValueError, "the Spark Connect address is"),
     ],
-    ids=["nothing listens", "no address"],
+    ids=["nothing listens", "no address", "no slash"],
 )
 def test_error_of_connect_session_does_not_show_its_token(
     tmp_path: Path, remote: str, error: type[Exception], message: str
@@ -347,9 +367,31 @@ def test_error_of_connect_session_does_not_show_its_token(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         remote = remote.format(port=unused.getsockname()[1])
+        settings = SparkSettings(home=tmp_path, remote=remote)
         with pytest.raises(error, match=f"^{message}") as raised:
-            open_session(SparkSettings(home=tmp_path, remote=remote))
-    assert "hidden" not in str(raised.value)
+            open_session(settings)
+    assert "hidden" not in f"{raised.value} {settings.target}"
+
+
+def test_home_that_cannot_be_written_is_a_retryable_error(tmp_path: Path) -> None:
+    (tmp_path / "spark").write_text("")
+    for start in (
+        partial(LocalSession, tmp_path, "local[*]", {}),
+        SparkConnectServer(tmp_path).start,
+    ):
+        with pytest.raises(SparkUnavailableError, match=r"(?i)file exists|not a directory"):
+            start()
+
+
+def test_server_ends_with_its_guardian(tmp_path: Path) -> None:
+    with run_while_parent_lives.start(["sleep", "60"], os.environ, tmp_path / "log") as guardian:
+        process = psutil.Process(guardian.pid)
+        eventually(lambda: process.num_threads() == 2)  # it handles signals now
+        [server] = process.children()
+        guardian.terminate()
+        # Not by SIGKILL.
+        assert guardian.wait(run_while_parent_lives.GRACE_SECONDS) == 128 + signal.SIGTERM
+    assert not is_running(server)
 
 
 @pytest.mark.long
