@@ -72,6 +72,7 @@ class Heartbeat:
         self._connection: sa.Connection | None = None
         self._is_locked = False
         self._leases: dict[UUID, timedelta] = {}
+        self._renewed_at: dict[UUID, float] = {}  # on the monotonic clock
         self._to_expire: dict[UUID, float] = {}  # until when to try, on the monotonic clock
         self._to_release: deque[UUID] = deque()
         self._thread: threading.Thread | None = None
@@ -137,6 +138,7 @@ class Heartbeat:
         """Start renewing the lease of an attempt or load."""
         with self._mutex:
             self._leases[token] = lease
+            self._renewed_at[token] = monotonic()
             self._start()
         if lease.total_seconds() / 3 < _RENEWAL_SECONDS:
             self._wake.set()
@@ -178,6 +180,13 @@ class Heartbeat:
         """Return whether this process renews the lease, without a query."""
         return token in self._leases
 
+    def is_current(self, token: UUID) -> bool:
+        """Return whether the last renewal of the lease has not expired yet, without a query."""
+        lease, renewed_at = self._leases.get(token), self._renewed_at.get(token)
+        if lease is None or renewed_at is None:
+            return False
+        return monotonic() - renewed_at < lease.total_seconds()
+
     def close(self) -> None:
         """Stop renewing and release the lock."""
         self._closed = True
@@ -185,6 +194,7 @@ class Heartbeat:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         with self._mutex:
+            self._leases.clear()
             self._drop_connection()
 
     def _start(self) -> None:
@@ -206,8 +216,10 @@ class Heartbeat:
                 token = self._to_release.popleft()
                 self._leases.pop(token, None)
                 self._to_expire[token] = 0
-            if not self._leases and not self._to_expire:
-                return
+            if not self._leases:
+                self._renewed_at.clear()
+                if not self._to_expire:
+                    return
             try:
                 connection = self.take_lock()
                 self._expire_leases(connection)
@@ -217,7 +229,7 @@ class Heartbeat:
                 log.warning("leases not renewed, retrying: %s", type(error).__name__)
 
     def _renew_leases(self, connection: sa.Connection) -> None:
-        now = sa.func.clock_timestamp()
+        now, started_at = sa.func.clock_timestamp(), monotonic()
         for lease in set(self._leases.values()):
             tokens = [token for token, token_lease in self._leases.items() if token_lease == lease]
             fenced = set(tokens)
@@ -230,6 +242,8 @@ class Heartbeat:
                     fenced -= set(connection.execute(renewal.returning(table.c.token)).scalars())
             for token in fenced:
                 del self._leases[token]  # publishing, or closing the load, will raise
+            self._renewed_at |= dict.fromkeys(tokens, started_at)
+        self._renewed_at = {token: self._renewed_at[token] for token in self._leases}
 
     def _expire_leases(self, connection: sa.Connection) -> None:
         if self._to_expire:

@@ -98,6 +98,25 @@ def detach_connections_in_children(engine: sa.Engine) -> None:
     event.listen(engine, "connect", remember)
 
 
+def replace_connections_in_children(engine: sa.Engine) -> None:
+    """Make forked child processes use connections of their own, with any driver."""
+    _engines_to_replace().add(engine)
+
+
+@cache
+def _engines_to_replace() -> "weakref.WeakSet[sa.Engine]":
+    engines: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+    inherited: list[sa.Pool] = []  # never closed: closing would end the parent's sessions
+
+    def replace_pools() -> None:
+        for engine in list(engines):
+            inherited.append(engine.pool)
+            engine.dispose(close=False)
+
+    os.register_at_fork(after_in_child=replace_pools)
+    return engines
+
+
 @cache  # a handler cannot be removed, so one for each engine would outlive the engine
 def _connections_to_detach() -> "weakref.WeakSet[psycopg.Connection]":
     connections: weakref.WeakSet[psycopg.Connection] = weakref.WeakSet()
@@ -139,6 +158,18 @@ def replace_dead_connections(engine: sa.Engine) -> None:
             raise exc.DisconnectionError("the server closed the connection")
 
     event.listen(engine, "checkout", discard_if_dead)
+
+
+def use_utc(engine: sa.Engine) -> None:
+    """Make the new sessions of an engine use the time zone UTC."""
+
+    def set_zone(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SET TIME ZONE 'UTC'")
+        cursor.close()
+        connection.commit()
+
+    event.listen(engine, "connect", set_zone)
 
 
 UNKNOWN_HOLDER = "a session that has just ended"
@@ -242,9 +273,12 @@ def open_engine(url: str) -> sa.Engine:
             "tcp_user_timeout": NETWORK_TIMEOUT_MILLISECONDS,
             "keepalives_idle": NETWORK_TIMEOUT_MILLISECONDS // 2000,
             "application_name": "batch-pipeline",
-            # Unqualified names are those of the server, regardless of the role's search_path.
-            "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c lock_timeout=5s "
-            "-c idle_in_transaction_session_timeout=60s",
+            "client_encoding": "utf8",
+            # Settings of roles and databases must not change what statements mean or return.
+            # Unqualified names are those of the server.
+            "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c datestyle=ISO "
+            "-c intervalstyle=postgres -c default_transaction_isolation=read\\ committed "
+            "-c lock_timeout=5s -c idle_in_transaction_session_timeout=60s",
         },
     )
     replace_dead_connections(engine)
@@ -365,15 +399,12 @@ def translate_errors(engine: sa.Engine) -> Iterator[None]:
     """Translate the database errors of a block to errors of the model, as `transaction` does."""
     try:
         yield
-    except exc.DBAPIError as error:
-        lost = isinstance(error, exc.OperationalError) or error.connection_invalidated
-        translated = _domain_error(engine, error.orig, lost=lost)
-        if translated is None:
-            raise
-        raise translated from error
-    except psycopg.Error as error:  # of a COPY, which bypasses SQLAlchemy
-        lost = isinstance(error, psycopg.OperationalError)
-        translated = _domain_error(engine, error, lost=lost)
+    except (exc.DBAPIError, psycopg.Error) as error:  # the second of a COPY
+        lost = isinstance(error, exc.OperationalError | psycopg.OperationalError)
+        cause: BaseException | None = error
+        if isinstance(error, exc.DBAPIError):
+            cause, lost = error.orig, lost or error.connection_invalidated
+        translated = _domain_error(engine, cause, lost=lost)
         if translated is None:
             raise
         raise translated from error
@@ -400,10 +431,19 @@ def _domain_error(
         return lock_timeout(location(engine), f"{reason}; blocked by: {lock_holders(engine)}")
     if code in {"40P01", "40001"}:  # deadlock, serialization failure: the other session continued
         return lock_timeout(location(engine), reason)
-    if not lost:
-        return None
-    missing = missing_database("The inventory's database", location(engine), reason)
-    return missing or DatabaseUnreachableError(location(engine), reason)
+    return _server_error(location(engine), code, reason) if lost else None
+
+
+def _server_error(place: str, code: str | None, reason: str) -> PipelineError:
+    """Return the error for a server that cannot be reached or cannot execute a statement."""
+    if code is not None and (code[:2] in {"53", "54"} or code == "57014"):
+        # It has no resources, or a limit or a timeout of its own.
+        return RetryableError(
+            f"The inventory database at {place} refused a statement ({reason}). Nothing was "
+            f"changed. Correct the cause, then run again."
+        )
+    missing = missing_database("The inventory's database", place, reason)
+    return missing or DatabaseUnreachableError(place, reason)
 
 
 def missing_database(what: str, place: str, reason: str) -> SettingError | None:

@@ -359,7 +359,7 @@ def filter_cost(table: ReflectedMetaTable, after_id: int | None, high_watermark:
     Raises:
         PipelineError: the meta table cannot be read.
     """
-    if table.where is None:
+    if table.where is None or after_id == MAX_ID:
         return FilterCost(scanned=0, kept=0)
     first_id = MIN_ID if after_id is None else after_id + 1
     sampled, kept, last_id = _sample(table, table.where, first_id, high_watermark)

@@ -239,8 +239,9 @@ class _Server:
         # The library is not used: as root it makes every parent folder accessible to all users.
         if self.server.system_user is not None:
             self._hand_over(self.server.system_user)
-        arguments = ["--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", str(self.folder)]
-        self._run("initdb", arguments)
+        # The locale of the environment may not be installed, or have another encoding.
+        arguments = ["--auth=trust", "--encoding=utf8", "--no-locale", "-U", "postgres"]
+        self._run("initdb", [*arguments, "-D", str(self.folder)])
         with (self.folder / "postgresql.conf").open("a") as configuration:
             configuration.write(_SETTINGS)
 

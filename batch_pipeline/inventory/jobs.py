@@ -343,7 +343,7 @@ def _find_row(connection: sa.Connection, terms: JobTerms) -> sa.Row[Any] | None:
     return connection.execute(query).one_or_none()
 
 
-_RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)")
+_RANGE = re.compile(r"(-?[0-9]{1,19})\.\.(-?[0-9]{1,19})")
 
 
 def find_job(connection: sa.Connection, name: str, meta_table: str | None) -> Job:
@@ -377,7 +377,8 @@ def find_batch(connection: sa.Connection, job_record: Job, identifier: int | str
         text = text.removeprefix(f"{backfill_name(job_record.stream, job_record.name)}:")
     query = sa.select(*BATCH_ROW).join(job).where(job_with_late_arrivals(job_record.id))
     query = query.where(batch.c.superseded_at.is_(None))
-    number = int(text) if text.isascii() and text.isdigit() else parse_late_key(text)
+    is_number = text.isascii() and text.isdigit() and len(text) < 20
+    number = int(text) if is_number else parse_late_key(text)
     if number is not None:
         query = query.where(batch.c.id == min(number, MAX_ID))
     else:

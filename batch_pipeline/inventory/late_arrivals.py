@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
-from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
+from batch_pipeline.inventory.connection import fetch_column, fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import job_id_of, open_job
 from batch_pipeline.inventory.meta_tables.reflected_table import (
     RangeFacts,
@@ -164,11 +164,10 @@ class _RunningAudit:
                 batches=self.audit.batches + _count_batches(comparable),
                 left_out=self.audit.left_out + len(page) - len(comparable),
             )
-            with_ids = self._seen_items([audited for audited, _ in differing])
             for audited, facts in differing:
-                seen = with_ids.get(audited.attempt_id, NO_ITEMS)
                 rows = stream_weights(self.table, audited.ids) if facts.count else iter(())
-                yield from self._compare(audited, Comparison(seen=seen, rows=rows))
+                comparison = Comparison(seen=self._seen_items(audited), rows=rows)
+                yield from self._compare(audited, comparison)
 
     def unplanned_rows(self) -> Iterator[_LateRow]:
         """Yield the rows that dead and cancelled batches were not planned with."""
@@ -218,12 +217,13 @@ class _RunningAudit:
             batches += insert_batches(connection, late_job.id, limits, config, lists).batches
         return batches
 
-    def _seen_items(self, ranges: Sequence[AuditedRange]) -> dict[int | None, ItemIdSet]:
-        """Read the items that the attempts of batches read, with the runs of ids."""
-        ids = [audited.attempt_id for audited in ranges if audited.attempt_id is not None]
-        query = sa.select(attempt.c.id, attempt.c.seen).where(attempt.c.id.in_(ids))
-        rows = fetch_rows(self.engine, query) if ids else ()
-        return {row.id: ItemIdSet.from_json(row.seen) for row in rows}
+    def _seen_items(self, audited: AuditedRange) -> ItemIdSet:
+        """Read the items that the attempt of a batch read, with the runs of ids."""
+        if audited.attempt_id is None:
+            return NO_ITEMS
+        query = sa.select(attempt.c.seen).where(attempt.c.id == audited.attempt_id)
+        [seen] = fetch_column(self.engine, query)
+        return ItemIdSet.from_json(seen)
 
     def _surplus(self, audited: AuditedRange, comparison: Comparison) -> Iterator[_LateRow]:
         """Yield the rows that a batch did not read; record those with an invalid weight."""

@@ -204,10 +204,17 @@ class TargetLoads:
         finally:
             self.heartbeat.release(token)
 
-    def succeed(self, done: Load, loaded: Loaded, next_loading: Loading | None) -> Load | None:
+    def succeed(
+        self,
+        done: Load,
+        loaded: Loaded,
+        next_loading: Loading | None,
+        *,
+        replaced: Collection[str] = (),
+    ) -> Load | None:
         """Close a load as succeeded and start the load of the next generation with its claim.
 
-        Calling this again returns the same result.
+        Loads of the batches `replaced` are voided. Calling this again returns the same result.
 
         Raises:
             ConflictError: another run has taken over the load. Nothing was changed.
@@ -227,6 +234,8 @@ class TargetLoads:
             ).one_or_none()
             if row is None:
                 return _earlier_result(connection, done, next_loading)
+            if replaced:
+                _void(connection, done.stream, done.target, replaced)
             next_load = None
             if next_loading is not None:
                 claim = {
@@ -256,25 +265,45 @@ class TargetLoads:
             connection.execute(_close_running(running_load).values(values))
         self.heartbeat.stop_renewing(running_load.token)
 
-    def with_later(self, stream: str, labels: Sequence[str]) -> list[str]:
+    def with_later(
+        self, stream: str, labels: Sequence[str], *, loaded_into: str | None = None
+    ) -> list[str]:
         """Return labels of batches to load again, followed by those of batches that must follow.
 
         These have items in common with the others, and were published later: a target that loads
-        only the others would have old records again.
+        only the others would have old records again. With `loaded_into`, only those that this
+        target has loaded follow.
         """
         all_labels = list(labels)
+        has_load = () if loaded_into is None else (_has_load(loaded_into),)
         if not fetch_value(self.engine, sa.select(_has_backfills(stream))):
             return all_labels
-        chosen = newest_generations(stream).where(matches_labels(labels))
+        newest = newest_generations(stream, attempt.c.finished_at)
         with transaction(self.engine) as connection:
-            rows = connection.execute(chosen).all()
+            rows = connection.execute(newest.where(matches_labels(labels))).all()
+            if loaded_into is not None:  # usually none, which is quick to find out
+                is_newer = sa.or_(sa.false(), *map(_is_published_after, rows))
+                if not connection.execute(newest.where(is_newer, *has_load).limit(1)).all():
+                    return all_labels
             ids = {row.attempt_id for row in rows if label_from_row(row) in all_labels}
             while ids:
-                later = connection.execute(newest_generations(stream).where(_replaces_items(ids)))
+                query = newest_generations(stream).where(_replaces_items(ids), *has_load)
+                later = connection.execute(query)
                 new = {label_from_row(row): row.attempt_id for row in later}
                 ids = {new[label] for label in new.keys() - all_labels}
                 all_labels += sorted(new.keys() - all_labels)
         return all_labels
+
+    def check_files_kept(self, stream: str, target: str, labels: Collection[str]) -> None:
+        """Check that `void` could make the loads of batches due again.
+
+        Raises:
+            FilesRemovedError: the files of a batch were deleted.
+        """
+        with transaction(self.engine) as connection:
+            for label in labels:
+                attempt_ids = _loaded_attempts(connection, stream, target, label)
+                _ensure_files_kept(connection, stream, label, attempt_ids)
 
     def void(
         self,
@@ -292,20 +321,30 @@ class TargetLoads:
             FilesRemovedError: the files of a batch were deleted. Nothing was changed.
         """
         with transaction(self.engine) as connection:
-            all_attempt_ids: list[int] = []
-            for label in labels:
-                attempt_ids = _loaded_attempts(connection, stream, target, label)
-                if but_of_runs:
-                    is_kept = (load.c.target == target, HAS_LOAD, load.c.run_id.in_(but_of_runs))
-                    kept = sa.select(load.c.attempt_id).where(*is_kept)
-                    kept = kept.where(is_any_of(load.c.attempt_id, attempt_ids))
-                    attempt_ids -= set(connection.execute(kept).scalars())
-                _ensure_files_kept(connection, stream, label, attempt_ids)
-                all_attempt_ids += attempt_ids
-            of_batches = is_any_of(load.c.attempt_id, all_attempt_ids)
-            update = sa.update(load).where(of_batches, load.c.target == target, HAS_LOAD)
-            update = update.values(voided_at=sa.func.clock_timestamp())
-            return connection.execute(update).rowcount > 0
+            return _void(connection, stream, target, labels, but_of_runs)
+
+
+def _void(
+    connection: sa.Connection,
+    stream: str,
+    target: str,
+    labels: Collection[str],
+    but_of_runs: Collection[str] = (),
+) -> bool:
+    all_attempt_ids: list[int] = []
+    for label in labels:
+        attempt_ids = _loaded_attempts(connection, stream, target, label)
+        if but_of_runs:
+            is_kept = (load.c.target == target, HAS_LOAD, load.c.run_id.in_(but_of_runs))
+            kept = sa.select(load.c.attempt_id).where(*is_kept)
+            kept = kept.where(is_any_of(load.c.attempt_id, attempt_ids))
+            attempt_ids -= set(connection.execute(kept).scalars())
+        _ensure_files_kept(connection, stream, label, attempt_ids)
+        all_attempt_ids += attempt_ids
+    of_batches = is_any_of(load.c.attempt_id, all_attempt_ids)
+    update = sa.update(load).where(of_batches, load.c.target == target, HAS_LOAD)
+    update = update.values(voided_at=sa.func.clock_timestamp())
+    return connection.execute(update).rowcount > 0
 
 
 def _loaded_attempts(connection: sa.Connection, stream: str, target: str, label: str) -> set[int]:

@@ -7,7 +7,9 @@ whole batch, about 2 log2(n) attempts on halves, and `max_attempts` for the item
 """
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -22,12 +24,15 @@ from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     Gap,
     advance,
+    find_batch,
     gaps,
     highest_planned,
     is_job_of,
+    job_from_row,
     job_with_late_arrivals,
     of_stream,
     open_job,
+    stream_bookmark,
     stream_job_id,
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
@@ -53,7 +58,7 @@ from batch_pipeline.model.batch import (
     SplitRange,
     halve,
 )
-from batch_pipeline.model.errors import ConfigurationError, JobPausedError
+from batch_pipeline.model.errors import ConfigurationError, JobPausedError, UnknownBatchError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
@@ -132,6 +137,26 @@ class PlannedBatches:
         with transaction(self.engine) as connection:
             return batch_states.find_partition(connection, stream, key, kinds)
 
+    def find(self, stream: str, identifier: str) -> Batch:
+        """Find a batch of a stream by its partition key, id range or number; of backfills by key.
+
+        Raises:
+            UnknownBatchError: there is no such batch.
+            BatchSupersededError: the batch was split; the message names its parts.
+            InvalidValueError: several batches have this range.
+        """
+        with transaction(self.engine) as connection:
+            row = connection.execute(sa.select(job).where(of_stream(stream))).one_or_none()
+            if row is not None:
+                with suppress(UnknownBatchError):
+                    return find_batch(connection, job_from_row(row, row.id, row.name), identifier)
+            return batch_states.find_partition(connection, stream, identifier, tuple(JobKind))
+
+    def bookmark(self, stream: str) -> int | None:
+        """Return the highest planned id of a stream, None if nothing is planned."""
+        with transaction(self.engine) as connection:
+            return stream_bookmark(connection, stream)
+
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that contains an item: a list of late items, or a range."""
         around = (
@@ -145,7 +170,13 @@ class PlannedBatches:
         of_range = around.where(of_stream(stream), batch.c.item_ids.is_(None))
         of_range = of_range.order_by(batch.c.first_id.desc()).limit(1)
         row = fetch_row(self.engine, late) or fetch_row(self.engine, of_range)
-        return None if row is None else batch_from_row(row)
+        if row is None:
+            return None
+        found = batch_from_row(row)
+        with transaction(self.engine) as connection:
+            planned = planned_ids(connection, found)
+        # A row that appeared in the range later is in no batch until an audit finds it.
+        return found if planned is None or item_id in planned else None
 
     def statuses(self, stream: str, within: IdRange = ALL_IDS) -> list[BatchStatus]:
         """Read all batches of a stream in id order, each with its latest attempt."""
@@ -434,7 +465,7 @@ def _too_few_items_error(parent: Batch, items: Sequence[MetaItem]) -> Configurat
         step = "If its items were deleted on purpose, cancel the batch."
         return _indivisible_error(parent, "none of its items is left", step)
     problem = f"it holds one item, {items[0].id} ({items[0].item})"
-    retry = f"batch-pipeline jobs retry {parent.job} --batch {parent.id}"
+    retry = f"batch-pipeline jobs retry {shlex.quote(parent.job)} --batch {parent.id}"
     step = f"Repair the item and `{retry}`, or cancel it."
     return _indivisible_error(parent, problem, step)
 

@@ -5,12 +5,14 @@ import resource
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg import sql
 
 from batch_pipeline.inventory.connection import (
     check_version,
@@ -228,6 +230,54 @@ def test_reads_of_users_table_are_not_prepared(
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         assert driver.prepare_threshold is None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "default_transaction_isolation = 'repeatable read'",
+        "datestyle = 'German'",
+        "intervalstyle = 'iso_8601'",
+    ],
+)
+def test_settings_of_the_database_do_not_change_sessions(
+    database: Database, database_url: str, setting: str
+) -> None:
+    [(name,)] = query(database, "SELECT current_database()")
+    execute(database, f'ALTER DATABASE "{name}" SET {setting}')
+    engine = open_engine(database_url)
+    with transaction(engine) as connection:
+        statement = "SELECT current_setting('transaction_isolation'), now(), interval '1 day'"
+        isolation, now, day = connection.execute(sa.text(statement)).one()
+    engine.dispose()
+    assert isolation == "read committed"
+    assert (now.utcoffset(), day) == (timedelta(0), timedelta(days=1))
+
+
+def test_database_without_an_encoding_can_be_opened(server_url: str) -> None:
+    """As `initdb` creates it under LANG=C."""
+    name = f"ascii_{uuid4().hex}"
+    with psycopg.connect(server_url, autocommit=True) as administrator:
+        create = "CREATE DATABASE {} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        administrator.execute(sql.SQL(create).format(sql.Identifier(name)))
+        url = sa.make_url(normalize_url(server_url, driver="psycopg")).set(database=name)
+        engine = open_engine(url.render_as_string(hide_password=False))
+        with transaction(engine) as connection:
+            assert connection.execute(sa.text("SELECT 'é'")).scalar() == "é"
+        engine.dispose()
+        administrator.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+
+
+def test_statement_that_the_server_ends_is_not_an_unreachable_server(database: Database) -> None:
+    def sleep() -> None:
+        with transaction(database.engine) as connection:
+            connection.execute(sa.text("SET LOCAL statement_timeout = 1"))
+            connection.execute(sa.text("SELECT pg_sleep(10)"))
+
+    with pytest.raises(RetryableError, match="refused a statement") as caught:
+        sleep()
+    assert "statement timeout" in str(caught.value)
+    assert not isinstance(caught.value, DatabaseUnreachableError)
 
 
 def test_other_database_errors_are_not_translated(database: Database) -> None:

@@ -43,13 +43,15 @@ PID_FILE = "{pid}\n{folder}\n1700000000\n5432\n{folder}\n\n  1234567        9876
 def initialized_data() -> Iterator[Path]:
     """A data folder with spaces and quotes in its path, whose server has run and stopped.
 
-    An earlier first start was killed, so there were leftovers.
+    An earlier first start was killed, so there were leftovers. The locale is not installed.
     """
     home = Path(tempfile.mkdtemp(prefix="bp it's-"))
     data = home / "postgres"
     (home / "postgres.new").mkdir()
     (home / "postgres.new" / "PG_VERSION").write_text("18\n")
-    embedded_server.ensure_running(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LC_ALL", "xx_YY.UTF-8")
+        embedded_server.ensure_running(data)
     embedded_server.release(data)
     yield data
     embedded_server.release(data)

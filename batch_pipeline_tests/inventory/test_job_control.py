@@ -200,7 +200,8 @@ def test_ambiguous_job_name_needs_table(database: Database, feed: Feed) -> None:
 
 
 def test_unknown_batch_name_is_rejected(database: Database, one: Batch) -> None:
-    for name in ("7", "9" * 20, "1-3", "00000001-00000004", "3..1", "-1..3", "x"):
+    names = ("7", "9" * 20, "1-3", "00000001-00000004", "3..1", "-1..3", "x")
+    for name in (*names, "9" * 5_000, f"1..{'9' * 5_000}"):
         with pytest.raises(UnknownBatchError) as caught:
             database.jobs.cancel("orders", name)
         assert f"Job 'orders' has no batch {name!r}." in str(caught.value)

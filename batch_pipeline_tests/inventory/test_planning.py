@@ -86,6 +86,7 @@ def test_plan_handles_64_bit_ids_and_weights(database: Database) -> None:
     assert [batch.weight for batch in batches] == [2**41, 2**41]
     assert database.batches.batch("orders", batches[1].key) == batches[1]
     assert plan(database, limits()) == []
+    assert database.meta_table("orders").backlog(MAX_ID) == (0, 0)
 
 
 def test_item_registered_during_plan_is_planned_next_time(

@@ -289,6 +289,32 @@ def test_acquire_with_less_rights_than_the_login_of_the_meta_table(
         assert feed.drain() == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
 
 
+WITH_POLICIES = """
+CREATE TABLE ops.shown (LIKE ops.files INCLUDING ALL);
+ALTER TABLE ops.shown ENABLE ROW LEVEL SECURITY;
+"""
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        "CREATE VIEW ops.shown AS SELECT * FROM ops.files",
+        WITH_POLICIES,
+    ],
+    ids=["view", "policies"],
+)
+def test_table_that_may_show_other_rows_to_the_inventory_is_cut_by_its_own_login(
+    logins: Logins, admin: Database, create: str
+) -> None:
+    with _feed(logins, "lib") as feed:
+        assert feed.source.cut_statements(admin.engine) is not None
+        run(logins.url, create)
+        run(logins.url, "GRANT SELECT ON ops.shown TO lib")
+        shown = ReflectedMetaTable.open(feed.table.engine, "ops.shown", FILES)
+        source = MetaSource(table=shown, choice=feed.source.choice)
+        assert source.cut_statements(admin.engine) is None
+
+
 @pytest.fixture
 def worker_url(granted_url: str) -> str:
     """URL of a login that is planner and worker; for the test it may also create meta tables."""

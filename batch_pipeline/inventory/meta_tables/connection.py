@@ -19,6 +19,7 @@ from batch_pipeline.inventory.connection import (
     is_inventory,
     location,
     missing_database,
+    replace_connections_in_children,
     replace_dead_connections,
     transaction,
     translate_errors,
@@ -36,7 +37,10 @@ from batch_pipeline.model.job import INVENTORY, DatabaseIdentity
 _CONNECT_SECONDS = 5
 _META_CONN = "BATCH_PIPELINE_META_CONN"
 _SETTING = "batch_pipeline_setting"
-_SERVER_OPTIONS = "-c lock_timeout=5s -c default_transaction_read_only=on"
+_SERVER_OPTIONS = (
+    "-c lock_timeout=5s -c default_transaction_read_only=on -c datestyle=ISO "
+    "-c intervalstyle=postgres"
+)
 
 
 def open_meta_engine(url: str, *, setting: str = _META_CONN) -> sa.Engine:
@@ -67,6 +71,8 @@ def open_meta_engine(url: str, *, setting: str = _META_CONN) -> sa.Engine:
     if engine.dialect.name == "postgresql":
         replace_dead_connections(engine)
         detach_connections_in_children(engine)
+    elif engine.dialect.name != "sqlite":
+        replace_connections_in_children(engine)
     return engine
 
 
@@ -101,7 +107,11 @@ def _engine_options(url: sa.URL) -> dict[str, Any]:
     pool_options: dict[str, Any] = {"pool_size": 4, "max_overflow": 12}
     if kind == "postgresql":
         url_options = url.query.get("options", "")
-        defaults = {"connect_timeout": _CONNECT_SECONDS, "application_name": "batch-pipeline"}
+        defaults = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "application_name": "batch-pipeline",
+            "client_encoding": "utf8",
+        }
         arguments = {name: value for name, value in defaults.items() if name not in url.query}
         given = [url_options] if isinstance(url_options, str) else url_options
         options = " ".join([_SERVER_OPTIONS, *given]).strip()

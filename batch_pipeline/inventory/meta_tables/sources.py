@@ -60,7 +60,7 @@ from batch_pipeline.model.errors import (
     MetaTableChangedError,
     MetaTableRestartedError,
 )
-from batch_pipeline.model.filter import Filter
+from batch_pipeline.model.filter import Filter, is_storable
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import (
     MARK,
@@ -69,6 +69,7 @@ from batch_pipeline.model.location import (
     is_object,
     to_location,
     to_path,
+    to_uri,
 )
 from batch_pipeline.model.planning import Cut, Limits
 from batch_pipeline.model.record_rules import OnBadFile
@@ -115,8 +116,9 @@ class MetaSource:
     def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
         """Return the statements that cut a batch, to be executed on the inventory's connection.
 
-        None if the table is in another database or the inventory's role may not read all of its
-        rows, or if a column has a user-defined type, whose operators depend on the search path.
+        None if the table is in another database, is a view or has policies, or if the inventory's
+        role may not read it, or if a column has a user-defined type, whose operators depend on the
+        search path.
         """
         if not self._texts_known:
             self._texts = self.table.cut_statements() if self._may_cut(inventory) else None
@@ -469,6 +471,8 @@ class StreamTable(ABC):
 
     def backlog(self, after_id: int | None) -> tuple[int, int]:
         """Return count and weight of the items above an id; a rejected weight counts as 0."""
+        if after_id == MAX_ID:
+            return 0, 0
         ids = IdRange(first_id=_next_id(after_id), last_id=MAX_ID)
         facts = self.use(lambda source: source.table.facts(ids))
         return facts.count, facts.weight
@@ -624,17 +628,20 @@ def _matches(table: ReflectedMetaTable, query: str) -> sa.ColumnElement[bool]:
     uris: tuple[str, ...] = ()
     with suppress(InvalidValueError):  # a name, or an id
         uris = _equivalent_uris(to_location(query))
-    spellings = {query, *uris}
+    spellings = {query, *uris} if is_storable(query) else {*uris}
     if uris and not is_object(uris[0]) and MARK not in uris[0]:
         spellings.add(to_path(uris[0]))
     conditions = [text == spelling for spelling in sorted(spellings)]
     conditions += [text.startswith(uri + MARK, autoescape=True) for uri in uris]
     if "/" not in query:
-        conditions.append(text.endswith(f"/{query}", autoescape=True))
-        conditions.append(text.contains(f"/{query}{MARK}", autoescape=True))
+        escaped = to_uri(f"/{query}").rpartition("/")[2]  # as in URIs of files
+        for name in sorted({query, escaped}):
+            if name and is_storable(name):
+                conditions.append(text.endswith(f"/{name}", autoescape=True))
+                conditions.append(text.contains(f"/{name}{MARK}", autoescape=True))
     if query.isascii() and query.isdigit() and len(query) < 19:
         conditions.append(table.uid == sa.literal(int(query), sa.BigInteger))
-    return sa.or_(*conditions)
+    return sa.or_(sa.false(), *conditions)
 
 
 def _equivalent_uris(location: str) -> tuple[str, ...]:

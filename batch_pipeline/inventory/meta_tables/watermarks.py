@@ -154,9 +154,14 @@ class Candidates:
         for candidate in reversed(self.waiting):
             if not kept or not kept[-1].holders <= candidate.holders:
                 kept.append(candidate)
+        return replace(self, waiting=tuple(reversed(kept))).thinned()
+
+    def thinned(self) -> "Candidates":
+        """Drop every second candidate while there are too many; the highest one stays."""
+        kept = self.waiting[::-1]
         while len(kept) > MAX_CANDIDATES:
             kept = kept[::2]
-        return replace(self, waiting=tuple(reversed(kept)))
+        return replace(self, waiting=kept[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +463,7 @@ class LockingReadWatermark:
                 state = state.released_up_to(reached)
             if reached != candidate.id:
                 break
-        self.store.save(name, state)
+        self.store.save(name, state.thinned())
         return WatermarkReading(value=state.released, strategy=Strategy.LOCKING_READ)
 
     def _settled_up_to(self, after_id: int | None, last_id: int) -> int | None:

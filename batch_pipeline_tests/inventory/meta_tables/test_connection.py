@@ -1,6 +1,8 @@
 """URLs of meta tables' databases: drivers, options, and errors without credentials."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +97,35 @@ def test_missing_sqlite_file_is_not_created(tmp_path: Path, url: str, name: str)
         (tmp_path / name).touch()
         engine.connect().close()
         (tmp_path / name).unlink()
+
+
+FORK = """
+import os
+import sqlalchemy as sa
+from batch_pipeline.inventory.connection import replace_connections_in_children
+options = {"check_same_thread": False}
+engine = sa.create_engine(
+    "sqlite://", poolclass=sa.QueuePool, pool_pre_ping=True, connect_args=options
+)
+replace_connections_in_children(engine)
+def used():
+    with engine.connect() as connection:
+        return connection.connection.dbapi_connection
+first = used()
+assert used() is first
+engine.dialect.do_ping = lambda connection: os._exit(7)  # the child would use the parent's session
+child = os.fork()
+if not child:
+    os._exit(used() is first)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_forked_process_uses_connections_of_its_own() -> None:
+    """With any driver; two processes on one connection would read each other's results."""
+    command = [sys.executable, "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_sqlite_uri_is_passed_unchanged() -> None:

@@ -137,6 +137,7 @@ def test_rows_inserted_into_range_of_batch_are_late(orders: UserTableFixture) ->
     orders.insert(3)  # before the batch is encoded
     assert orders.publish(first) == [1, 2, 5]
     assert orders.publish(second) == [8]
+    assert orders.database.batches.batch_of_item("orders", 3) is None
     orders.insert(6)  # before it is encoded again
     assert orders.publish(first) == [1, 2, 5]
     audits, reflected = orders.database.late_arrivals, orders.table.reflected()
@@ -259,6 +260,7 @@ def test_find_by_id_path_uri_or_name(orders: UserTableFixture) -> None:
     orders.insert(7, file_location="s3a://bucket/in/a b.csv")
     orders.insert(8, file_location="s3://bucket/in/big.csv#bytes=0-99")
     orders.insert(9, file_location="file:///landing/12")
+    orders.insert(10, file_location="file:///landing/caf%E9.csv")
     for text, ids in (
         ("/landing/big.csv", [5, 6]),
         ("big.csv", [5, 6, 8]),
@@ -273,7 +275,10 @@ def test_find_by_id_path_uri_or_name(orders: UserTableFixture) -> None:
         ("s3n://bucket/in/a b.csv", [7]),
         ("s3://bucket/in/big.csv", [8]),
         ("s3://bucket/in/big.csv#bytes=0-99", [8]),
-        ("a b.csv", [7]),
+        ("a b.csv", [3, 7]),
+        ("caf\udce9.csv", [10]),
+        ("s3://bucket/\udce9", []),
+        ("", []),
         ("relative.csv", [4]),
         ("2.csv", []),
         ("2", []),

@@ -77,6 +77,9 @@ def test_candidates_are_bounded() -> None:
     assert read_once(state, 199).released == 199
     merged = read_once(read_once(NOTHING, 8, "3/1"), 9, "3/1")
     assert [candidate.id for candidate in merged.waiting] == [9]
+    many = replace(NOTHING, waiting=tuple(map(Candidate, range(200))))
+    assert len(many.thinned().waiting) <= MAX_CANDIDATES
+    assert many.thinned().waiting[-1].id == 199
 
 
 def test_state_of_other_epoch_or_strategy_is_ignored() -> None:
