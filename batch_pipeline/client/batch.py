@@ -7,7 +7,15 @@ import re
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -137,9 +145,11 @@ class Batch:
     def lost(self) -> bool:
         """Whether the batch was lost because its lease expired or it was cancelled.
 
-        This is the state at the last renewal, at most 15 s ago. A lost batch cannot be released.
+        This is the state at the last renewal, at most 15 s ago. A lost batch cannot be released. If
+        the inventory does not answer until the lease expires, the batch counts as lost, too:
+        another worker may have it, and it can only be released otherwise.
         """
-        is_held = self._attempts.heartbeat.is_renewing(self._attempt.token)
+        is_held = self._attempts.heartbeat.is_current(self._attempt.token)
         return self._outcome is None and not is_held
 
     def succeeded(self, result: object = None, logging: str | None = None) -> None:
@@ -200,6 +210,10 @@ class Batch:
         The return value is stored as the batch's result if it is JSON. An exception releases the
         batch as failed and is raised again. If no item is left in the meta table, the function is
         not called, the batch is released as succeeded, and None is returned.
+
+        Raises:
+            InvalidValueError: the function returns a coroutine or a generator, so that its work is
+                not done; the batch is released as failed.
         """
         with self:
             items = self.items
@@ -207,6 +221,11 @@ class Batch:
                 log.warning("%r: none of its %d items is left; nothing to do", self, self.count)
                 return None
             returned = func(items, *args, **kwargs)
+            if isinstance(returned, Awaitable | Generator | AsyncGenerator):
+                if isinstance(returned, Coroutine | Generator):
+                    returned.close()
+                expected = "a function that has done its work when it returns"
+                raise InvalidValueError("func", func, expected)
             if self._outcome is None:
                 try:
                     self.succeeded(returned)

@@ -181,7 +181,7 @@ class BackfillOptions(AcquireOptions):
             selection=selection,
             parent=self.parent,
             max_attempts=self.attempt_limit(),
-            bisect=self.bisect,
+            bisect=self.does_bisect(),
         )
 
 

@@ -104,12 +104,18 @@ class AcquireOptions:
             where=source.table.where,
             identity=source.table.identity,
             max_attempts=self.attempt_limit(),
-            bisect=self.bisect,
+            bisect=self.does_bisect(),
         )
 
     def attempt_limit(self) -> int:
         """Return the maximum number of attempts on a batch."""
-        return _check_integer("max_attempts", self.max_attempts, least=1) or 1
+        return _check_integer("max_attempts", self.max_attempts, least=1, bits=31) or 1
+
+    def does_bisect(self) -> bool:
+        """Return whether failing batches are split."""
+        if not isinstance(self.bisect, bool):
+            raise InvalidValueError("bisect", self.bisect, "True or False")
+        return self.bisect
 
     def job_name(self) -> str:
         """Return the name of the job."""
@@ -185,11 +191,11 @@ def _column_roles(roles: Mapping[str, str | None] | None, defaults: MetaColumns)
     return replace(defaults, **names)
 
 
-def _check_integer(name: str, value: object, *, least: int) -> int | None:
+def _check_integer(name: str, value: object, *, least: int, bits: int = 63) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_ID:
-        raise InvalidValueError(name, value, f"a whole number from {least} to 2^63 - 1")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**bits:
+        raise InvalidValueError(name, value, f"a whole number from {least} to 2^{bits} - 1")
     return value
 
 

@@ -137,8 +137,8 @@ class PostgresLoader:
     def _mode(self, loading: Loading) -> WriteMode:
         manifest = loading.manifest
         if self._target.mode is WriteMode.UPSERT and not manifest.key_properties:
-            problem = "`mode: upsert` needs key properties, and the stream has none"
-            step = "Add `key_properties` to the stream file, or load with `mode: append`."
+            problem = "`mode: upsert` needs key properties, and the batch was published without"
+            step = "Materialize its partition again, or load with `mode: append`."
             raise self._configuration_error(loading, problem, step)
         # The schema of a batch without records may lack the key columns.
         return self._target.mode if manifest.records else WriteMode.APPEND

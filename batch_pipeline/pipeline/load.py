@@ -16,6 +16,7 @@ from uuid import UUID
 from batch_pipeline.model.errors import (
     ConfigurationError,
     ConflictError,
+    FilesRemovedError,
     ItemIdsMissingError,
     PartFileChangedError,
     PipelineError,
@@ -153,7 +154,8 @@ class _HeldUp:
 
     def add(self, failed: Loading, error: PipelineError) -> None:
         """Hold up what has to wait for a failed generation; a refused one holds up only its job."""
-        item_ids = () if isinstance(error, ItemIdsMissingError) else failed.item_ids
+        is_refused = isinstance(error, ItemIdsMissingError | FilesRemovedError)
+        item_ids = () if is_refused else failed.item_ids
         if self.in_order:
             self.jobs.add(ALL_JOBS if item_ids else failed.manifest.batch.job)
         else:
@@ -169,13 +171,25 @@ def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
     while group := list(islice(pending, size)):
         free = [one for one in group if not held_up.has(one)]
         yield from (Outcome(loading=one) for one in group if one not in free)
-        for outcome in _load_group(context, free, held_up):
-            one = outcome.loading
-            if outcome.loaded is not None and one.failed_before and one.item_ids:
-                # A refused batch does not hold up later ones, and has now replaced their records.
-                later = context.loads.with_later(context.stream.name, [one.label])[1:]
-                context.loads.void(context.stream.name, context.target, later)
-            yield outcome
+        yield from _load_group(context, free, held_up)
+
+
+def _replaced_by(context: LoadContext, one: Loading) -> list[str]:
+    """Return the loaded batches whose records a generation replaces, although they are newer.
+
+    They are to be loaded again. A batch that was refused does not hold up later ones, and a person
+    may load a batch before earlier ones.
+
+    Raises:
+        FilesRemovedError: the files of such a batch were deleted.
+    """
+    if not one.item_ids:
+        return []
+    stream, target = context.stream.name, context.target
+    newer = context.loads.with_later(stream, [one.label], loaded_into=target)[1:]
+    if newer:
+        context.loads.check_files_kept(stream, target, newer)
+    return newer
 
 
 def _load_group(context: LoadContext, group: list[Loading], held_up: _HeldUp) -> Iterator[Outcome]:
@@ -202,9 +216,13 @@ def _try_together(
     """Load a group at once; yield what succeeds and return its tokens; do not raise."""
     settled: set[UUID] = set()
     try:
+        for one in group:
+            _replaced_by(context, one)  # before the claim, whose first load would get the error
         for outcome in _attempt(context, group):
             yield outcome
             settled.add(outcome.loading.manifest.token)
+    except FilesRemovedError:
+        return settled
     except (ConfigurationError, ConflictError, RetryableError):
         raise
     except PipelineError:
@@ -217,6 +235,8 @@ def _load_one(context: LoadContext, one: Loading, problem: str | None) -> Outcom
     for _ in range(context.attempts):
         try:
             (outcome,) = _attempt(context, [one], problem)
+        except FilesRemovedError as removed:
+            return Outcome(loading=one, error=removed)
         except (ConfigurationError, ConflictError, RetryableError):
             raise
         except PipelineError as raised:
@@ -246,11 +266,18 @@ def _attempt(
             return
         running = claim.load
         try:
+            replaced = [_replaced_by(context, one) for one in wanted]
             with closing(_acknowledged(context, wanted, problem)) as acknowledged:
                 for number, loaded in enumerate(acknowledged):
                     failpoint("load.acknowledged")
                     following = wanted[number + 1] if number + 1 < len(wanted) else None
-                    succeed = partial(context.loads.succeed, running, loaded, following)
+                    succeed = partial(
+                        context.loads.succeed,
+                        running,
+                        loaded,
+                        following,
+                        replaced=replaced[number],
+                    )
                     running = repeat_once(succeed) or running
                     yield Outcome(loading=wanted[number], loaded=loaded)
         except BaseException as error:

@@ -3,11 +3,13 @@
 import copy
 import gc
 import pickle
+from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 
 import pytest
 
-from batch_pipeline import Batch, acquire_batches
+from batch_pipeline import Batch, acquire_batches, client
 from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.attempts import Heartbeat
 from batch_pipeline.inventory.database import Database
@@ -24,7 +26,7 @@ from batch_pipeline_tests.client.client_tables import (
     delivered_ids,
     files,
 )
-from batch_pipeline_tests.concurrency import together
+from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.seeds import execute, query, statuses
 
 END = "SELECT status, error, logging, result, seen FROM batch_pipeline.attempt ORDER BY id"
@@ -112,6 +114,22 @@ def test_batch_is_lost_after_a_failed_renewal(ten_files: Database) -> None:
     assert not current.lost
 
 
+def test_batch_whose_lease_cannot_be_renewed_is_lost_when_it_expires(ten_files: Database) -> None:
+    """It can still be released if no other worker has taken it."""
+    batch = acquired(lease=timedelta(seconds=1))
+    execute(ten_files, "ALTER TABLE batch_pipeline.attempt RENAME TO hidden")
+    eventually(lambda: batch.lost)
+    execute(ten_files, "ALTER TABLE batch_pipeline.hidden RENAME TO attempt")
+    eventually(lambda: not batch.lost)
+    batch.succeeded()
+
+
+def test_batch_of_a_closed_client_is_lost(ten_files: Database) -> None:
+    batch = acquired()
+    client.close()
+    assert batch.lost
+
+
 def test_garbage_collected_batch_is_acquired_again(ten_files: Database) -> None:
     batch = acquired()
     first_ids = batch.id_range
@@ -168,6 +186,21 @@ def test_process_stores_json_return_values(ten_files: Database) -> None:
         acquired(batch_count=5).process(refuse)
     rows = query(ten_files, "SELECT status, result FROM batch_pipeline.attempt ORDER BY id")
     assert rows == [("succeeded", ["file-1.gz"] * 2), ("succeeded", None), ("failed", None)]
+
+
+def test_process_refuses_functions_that_return_before_their_work_is_done(
+    ten_files: Database,
+) -> None:
+    async def fetch(items: list[str]) -> None:
+        raise AssertionError(items)
+
+    def lines(items: list[str]) -> Iterator[str]:
+        yield from items
+
+    for function in (fetch, lines):
+        with pytest.raises(InvalidValueError, match="done its work when it returns"):
+            acquired(batch_count=5).process(function)
+    assert statuses(ten_files) == ["failed"] * 2
 
 
 def test_release_with_flag_succeeds_or_fails(ten_files: Database) -> None:

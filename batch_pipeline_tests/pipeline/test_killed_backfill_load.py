@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.errors import FilesRemovedError
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.schema import Column
@@ -24,7 +26,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
     outcome_states,
     publish_file,
 )
-from batch_pipeline_tests.seeds import ORDER_ID, planned, publish
+from batch_pipeline_tests.seeds import ORDER_ID, planned, publish, query
 
 BACKFILL_LABEL = f"2023:{FIRST}"
 LOAD_ALL = """
@@ -45,11 +47,12 @@ def publish_item(database: Database, batch: Batch, folder: Path, generation: int
     publish(database, batch, replace(result, schema_version=2))
 
 
-def load_all(database: Database, url: str, folder: Path) -> list[Outcome]:
-    """Run all pending loads into the table `orders` of the same server."""
+def load_all(database: Database, url: str, folder: Path, *only: str) -> list[Outcome]:
+    """Run all pending loads, or some, into the table `orders` of the same server."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
     with closing(PostgresLoader(target, url, lineage=[LineageColumn.ITEM_ID])) as loader:
-        return list(load(load_context(database, folder, "", loader=loader)))
+        context = load_context(database, folder, "", loader=loader)
+        return list(load(replace(context, only=only or None)))
 
 
 def test_next_generation_after_a_killed_backfill_load_has_no_duplicates(
@@ -116,6 +119,59 @@ def test_backfill_that_was_refused_does_not_replace_later_records(
         [(FIRST, "loaded")],
         [],
     ]
+    with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
+        rows = connection.execute("SELECT order_id, _batch_id FROM orders").fetchall()
+    assert rows == [(7, FIRST)]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_backfill_loaded_before_an_earlier_batch_is_loaded_again_after_it(
+    database: Database, database_url: str, tmp_path: Path, is_killed: bool
+) -> None:
+    """Also if the process dies right after it has recorded the earlier batch."""
+    [first] = planned(database)
+    item_id = Column.from_text("_item_id", "integer")
+    database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
+    publish_item(database, first, tmp_path)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
+    database.backfills.plan(request, database.meta_table("orders"))
+    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
+    [backfill] = load_all(database, database_url, tmp_path, BACKFILL_LABEL)
+    assert backfill.loaded is not None
+    if is_killed:
+        failpoints = "load.after_commit=kill"
+        assert run_python(LOAD_ALL, database_url, str(tmp_path), failpoints=failpoints) == -9
+    else:
+        load_all(database, database_url, tmp_path)
+    load_all(database, database_url, tmp_path)
+    with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
+        rows = connection.execute("SELECT order_id, _batch_id FROM orders").fetchall()
+    assert rows == [(7, BACKFILL_LABEL)]
+    assert load_all(database, database_url, tmp_path) == []
+
+
+def test_backfill_that_was_refused_waits_for_later_records_whose_files_were_deleted(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """The later batch could not be loaded again after it."""
+    [first] = planned(database)
+    publish_file(database, first, tmp_path)
+    load_all(database, database_url, tmp_path)
+    item_id = Column.from_text("_item_id", "integer")
+    database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
+    database.backfills.plan(request, database.meta_table("orders"))
+    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
+    publish_item(database, first, tmp_path, generation=2)
+    assert outcome_states(load_all(database, database_url, tmp_path)) == [
+        (BACKFILL_LABEL, "failed"),
+        (FIRST, "loaded"),
+    ]
+    [(newest,)] = query(database, "SELECT max(id) FROM batch_pipeline.attempt")
+    assert database.stored_attempts.mark_loaded([newest], ["warehouse"])
+    [refused] = load_all(database, database_url, tmp_path)
+    assert refused.loading.label == BACKFILL_LABEL
+    assert isinstance(refused.error, FilesRemovedError)
     with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
         rows = connection.execute("SELECT order_id, _batch_id FROM orders").fetchall()
     assert rows == [(7, FIRST)]
