@@ -213,8 +213,9 @@ def serving(collector: InventoryCollector, *, host: str, port: int) -> Iterator[
     registry.register(collector)
     try:
         server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        expected = f"an address of this machine that is free ({error.strerror or error})"
+    except (OSError, UnicodeError) as error:  # the second for a host name with an empty part
+        reason = getattr(error, "strerror", None) or error
+        expected = f"an address of this machine that is free ({reason})"
         raise InvalidValueError("--host and --port", f"{host}:{port}", expected) from error
     try:
         yield server.server_port

@@ -50,7 +50,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
-from batch_pipeline.pipeline.reconcile import pointer_of
+from batch_pipeline.pipeline.reconcile import reconcile
 
 
 def files_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -220,7 +220,12 @@ def _encode_partition(
     earlier = already_published_by_run(context, database, batch)
     if earlier is not None:
         context.log.info("%s is already published (generation %s)", key, earlier.generation)
-        pointer_uri = pointer_of(earlier, database.manifests, encode_context.storage)
+        manifests, storage = database.manifests, encode_context.storage
+        # The run may have ended before it wrote the manifest file.
+        done = reconcile(asset.stream.name, encode_context.attempts, manifests, storage)
+        for trouble in done.troubles:
+            context.log.warning(str(trouble))
+        pointer_uri = storage.pointer_uri(earlier)
         published.add(batch_materialization(asset, earlier, pointer_uri), is_repeated=True)
         return
 

@@ -31,6 +31,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import check_times
 from batch_pipeline.model.batch import BatchStatus, due_batches
 from batch_pipeline.model.errors import (
+    BatchSupersededError,
     DatabaseUnreachableError,
     InvalidValueError,
     JobPausedError,
@@ -38,7 +39,6 @@ from batch_pipeline.model.errors import (
     PipelineError,
     StreamStoppedError,
     UnknownBatchError,
-    UnknownJobError,
 )
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
@@ -352,8 +352,8 @@ def _key_of(
     """Return the partition key of a batch that is named by key, range or number."""
     if name in order:
         return name
-    with suppress(UnknownJobError, UnknownBatchError):
-        return asset.key_of(database.jobs.batch(stream.name, name))
+    with suppress(UnknownBatchError, BatchSupersededError):
+        return asset.key_of(database.batches.find(stream.name, name))
     return name
 
 

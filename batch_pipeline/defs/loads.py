@@ -132,18 +132,22 @@ def _report(
 ) -> None:
     """Report the batches that all targets have and that this run loaded into one of them.
 
-    Downstream steps of the run need an event for each partition, including those loaded by a run
-    that this run repeats: the ids of its loads are at most `before`.
+    Downstream steps of the run, and the Dagster backfill that launched it, need an event for each
+    partition, including those loaded by a run that this run repeats: the ids of its loads are at
+    most `before`.
     """
     is_awaited = events is not None and events.is_awaited
-    runs = {*repeated_runs(context)} if is_awaited else {context.run.run_id}
+    runs = {*repeated_runs(context)}
     is_repeat = len(runs) > 1 or context.retry_number > 0
-    after = 0 if is_awaited and is_repeat else before
+    after = 0 if is_repeat else before
     report = context.log_event if events is None else events.add
     targets = [target.name for target in stream.targets]
     for loaded in database.loads.in_all_targets(stream.name, targets, after):
-        if not runs.isdisjoint(load.run_id for load in loaded.loads):
-            report(loaded_materialization(stream, loaded))
+        if runs.isdisjoint(load.run_id for load in loaded.loads):
+            continue
+        if is_repeat and not is_awaited and _is_materialized(context.instance, stream, loaded):
+            continue
+        report(loaded_materialization(stream, loaded))
 
 
 @dataclass(frozen=True, slots=True)

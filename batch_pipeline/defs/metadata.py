@@ -114,6 +114,7 @@ def loaded_materialization(stream: Stream, loaded: LoadedGeneration) -> dg.Asset
             "seconds": round(loaded.seconds, 3),
             _TARGETS: _table(columns, rows),
         },
+        tags=_data_version(str(loaded.generation)),
     )
 
 

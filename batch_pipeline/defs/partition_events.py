@@ -21,6 +21,7 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.runs import is_launched
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.checks import Check
 from batch_pipeline.model.errors import (
     BatchDataError,
     ConfigurationError,
@@ -66,9 +67,9 @@ NOTHING = cast("dg.DagsterType", dg.Nothing)  # annotated by Dagster as a class
 class Materializations:
     """Materializations of a step; a context manager around everything that may fail.
 
-    `is_awaited` is whether the run materializes an asset downstream. If the block ends with an
-    error, the events held back are logged, except when the step will be retried, which reports
-    them.
+    `is_awaited` is whether the run materializes an asset downstream or evaluates a user's check. If
+    the block ends with an error, the events held back are logged, except when the step will be
+    retried, which reports them.
     """
 
     context: dg.AssetExecutionContext
@@ -76,8 +77,8 @@ class Materializations:
     _held: list[dg.AssetMaterialization] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Determine whether an asset of the run waits for the step."""
-        self.is_awaited = is_awaited(self.context)
+        """Determine whether an asset or check of the run waits for the step."""
+        self.is_awaited = is_awaited(self.context, [check.value for check in Check])
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -101,7 +102,7 @@ class Materializations:
         self.context.log_event(event)
 
     def check_downstream(self, blocking: Sequence[str]) -> None:
-        """Fail the step if blocking checks failed and an asset of the run waits for it.
+        """Fail the step if blocking checks failed and an asset or check of the run waits for it.
 
         Raises:
             Failure: with the descriptions of the checks, `blocking`.
@@ -120,12 +121,14 @@ class Materializations:
 
         Call it last, when nothing can fail any more.
         """
-        by_key = {event.partition: event for event in self._held}
         keys = self.context.partition_keys
-        if not by_key or not by_key.keys() >= {*keys}:
+        wanted = {*keys}
+        # A load may include batches of other partitions, which Dagster refuses in the output.
+        by_key = {event.partition: event for event in self._held if event.partition in wanted}
+        if not by_key or by_key.keys() != wanted:
             self._log_held()
             return
-        self._held = [event for event in self._held if by_key[event.partition] is not event]
+        self._held = [event for event in self._held if by_key.get(event.partition) is not event]
         self._log_held()
         for key, event in by_key.items():
             self.context.add_asset_metadata(event.metadata, partition_key=key)

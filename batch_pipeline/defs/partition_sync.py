@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from time import monotonic
 
 import dagster as dg
 
@@ -25,7 +26,6 @@ from batch_pipeline.model.planning import Planned
 from batch_pipeline.pipeline.reconcile import (
     CheckedInventory,
     ensure_inventory_current,
-    pointer_of,
     reconcile,
 )
 from batch_pipeline.storage.filesystem import FileSystem
@@ -33,6 +33,7 @@ from batch_pipeline.storage.landing_poll import PolledLanding
 
 MAX_KEYS_PER_TICK = 10_000  # adding this many takes Postgres half a second
 MAX_EVENTS_PER_TICK = 500
+_MOST_SECONDS_PER_TICK = 15  # for events; Dagster discards a tick that takes 60 s
 TICKS_PER_FULL_SYNC = 120
 # For more keys, reading all from Dagster is cheaper than a query for each.
 _MAX_KEYS_PER_LOOKUP = 500
@@ -214,10 +215,13 @@ class PartitionSync:
         # Unfinished runs, and runs about to be repeated, report the batches that they published.
         runs = unfinished_runs(instance, asset.job, asset.asset_key, or_repeated=True)
         reported = runs.keys(asset.order(instance))
-        events = []
+        events: list[dg.AssetMaterialization] = []
         missing = [key for key in self._events if key not in reported]
         manifests, storage = pipeline.database.manifests, pipeline.storage(self._stream)
+        until = monotonic() + _MOST_SECONDS_PER_TICK
         for key in missing[: MAX_EVENTS_PER_TICK if self._in_ticks else None]:
+            if events and self._in_ticks and monotonic() > until:
+                break
             manifest = manifests.of_batch(self._events[key][0])
             # Without a manifest, a worker of the library published a result of its own.
             if manifest is None or manifest.generation <= latest_generation(
@@ -225,9 +229,8 @@ class PartitionSync:
             ):
                 del self._events[key]
                 continue
-            pointer_uri = pointer_of(manifest, manifests, storage)
             manifest = manifests.with_origin(manifest)
-            events.append(batch_materialization(asset, manifest, pointer_uri))
+            events.append(batch_materialization(asset, manifest, storage.pointer_uri(manifest)))
         return events
 
 

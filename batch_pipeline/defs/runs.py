@@ -6,9 +6,12 @@ cancelled wait for a person, and those of other runs are launched again.
 """
 
 import os
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
@@ -22,11 +25,13 @@ from batch_pipeline.defs.instance.private_api import (
     tag_run,
 )
 from batch_pipeline.defs.partitions import KeyOrder, backfills_of, batches_of
+from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
 from batch_pipeline.model.stream import Automation, Stream
 
 _TURN_SECONDS = 30
 _NEW_FILES = 2**32  # keeps priorities of new files above 0
-_REPEATED_WITHIN = timedelta(minutes=5)
+_REPEATED_SECONDS = 300
+_ZONE_SECONDS = 14 * 3600
 _OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by this much
 _BACKFILL_FAILED = "Dagster cancelled its run, because the Dagster backfill failed"
 _SILENT_SECONDS = 900
@@ -145,15 +150,11 @@ def _runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterR
     Leaves out runs older than five minutes, which the daemon would have repeated by now, and runs
     of our commands: Dagster tags these too, but they belong to no code location.
     """
-    since = datetime.now(UTC) - _REPEATED_WITHIN
-    failed = dg.RunsFilter(
-        statuses=[dg.DagsterRunStatus.FAILURE],
-        tags={names.WILL_RETRY_TAG: "true"},
-        updated_after=since,
-    )
+    failed = [dg.DagsterRunStatus.FAILURE]
+    since = time.time() - _REPEATED_SECONDS
     return [
         run
-        for run in _find_runs(instance, failed)
+        for run in _find_ended(instance, since, failed, tags={names.WILL_RETRY_TAG: "true"})
         if {names.AUTO_RETRY_TAG, names.DRAIN_TAG}.isdisjoint(run.tags)
     ]
 
@@ -162,8 +163,24 @@ def ended_runs(
     instance: dg.DagsterInstance, since: float, *statuses: dg.DagsterRunStatus
 ) -> Sequence[dg.DagsterRun]:
     """Find the runs that ended with one of some statuses since a time, in seconds since 1970."""
-    updated_after = datetime.fromtimestamp(max(since - _OVERLAP_SECONDS, 0), UTC)
-    return _find_runs(instance, dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
+    return _find_ended(instance, since - _OVERLAP_SECONDS, statuses)
+
+
+def _find_ended(
+    instance: dg.DagsterInstance,
+    after: float,
+    statuses: Sequence[dg.DagsterRunStatus],
+    **others: Any,
+) -> list[dg.DagsterRun]:
+    # Dagster's storage for PostgreSQL stores the time of an update in the time zone of the session,
+    # and reads it as UTC.
+    updated_after = datetime.fromtimestamp(max(after - _ZONE_SECONDS, 0), UTC)
+    runs = dg.RunsFilter(statuses=[*statuses], updated_after=updated_after, **others)
+    return [
+        record.dagster_run
+        for record in instance.get_run_records(runs)
+        if record.end_time is None or record.end_time > after
+    ]
 
 
 def close_silent_runs(pipeline: Pipeline, instance: dg.DagsterInstance, now: float) -> int:
@@ -208,9 +225,9 @@ def cancel_batches(
         return 0
     batch_ids: list[int] = []
     for asset in ours:
-        keys = {*partition_keys_of(run, asset.order(instance))}
-        statuses = asset.statuses(pipeline.database)
-        batch_ids += [status.batch.id for status in statuses if status.key in keys]
+        for key in partition_keys_of(run, asset.order(instance)):
+            with suppress(UnknownBatchError, BatchSupersededError):
+                batch_ids.append(asset.find(pipeline.database, key).id)
     closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
     tag_run(instance, run.run_id, names.CLOSED_TAG, run.run_id)
     return closed.batches

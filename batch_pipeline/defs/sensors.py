@@ -8,8 +8,8 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -74,9 +74,10 @@ class SensorCursor:
 
     @classmethod
     def of_cursor(cls, cursor: str | None) -> Self:
-        """Parse a cursor; one with unknown fields, of another release, is ignored."""
-        values = json.loads(cursor) if cursor else {}
-        return cls(**values) if values.keys() <= {one.name for one in fields(cls)} else cls()
+        """Parse a cursor; one of another release, or that a person has edited, is ignored."""
+        with suppress(ValueError, TypeError):
+            return cls(**json.loads(cursor or "{}"))
+        return cls()
 
     def cursor(self) -> str:
         """Format the cursor."""
@@ -195,6 +196,10 @@ def plan_launches(
     group that is not full waits for more batches: many small runs would keep a machine that is
     behind from catching up.
     """
+    statuses = iter(statuses)
+    first = next(statuses, None)
+    if first is None:  # without reading all runs
+        return LaunchPlan(requests=[], cursor=cursor)
     rules, unfinished = asset.stream.dagster, unfinished_runs(instance, asset.job, asset.asset_key)
     most = max(rules.runs_at_once - unfinished.by_sensors, 0)
     if not most:
@@ -203,7 +208,7 @@ def plan_launches(
     groups = RunGroups(order=order, most=most, size=rules.partitions_per_run)
     seen: list[str] = []
     is_complete = True
-    for status in statuses:
+    for status in chain([first], statuses):
         key = status.key
         if key in taken or not due_batches((status,), retry_failed=False):
             continue
@@ -293,7 +298,7 @@ def _launching_sensor(
         except PipelineError as error:
             return dg.SkipReason(str(error))
         waiting = f"batches that wait for another attempt: {plan.waiting}."
-        reason = found.before_reason + (waiting if plan.waiting else "nothing is due.")
+        reason = found.before_reason + (waiting if plan.waiting else "nothing to launch now.")
         is_empty = not (plan.requests or sync.new_keys or found.events)
         return dg.SensorResult(
             run_requests=list(plan.requests),
@@ -416,7 +421,9 @@ def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
     ) -> dg.SkipReason:
         pipeline = batch_pipeline.pipeline
         now = time.time()
-        since = float(context.cursor or now)
+        since = now
+        with suppress(ValueError):  # of a cursor that a person has edited
+            since = float(context.cursor or now)
         ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
         closed = cancelled = 0
         run_ends = pipeline.database.run_ends

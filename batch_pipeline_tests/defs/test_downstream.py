@@ -17,7 +17,13 @@ from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
 from batch_pipeline_tests.defs.checks_fixture import check_results, path_of, publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, start_run
-from batch_pipeline_tests.defs.downstream_fixture import BY_CITY, execute, job_of_both, tags_of
+from batch_pipeline_tests.defs.downstream_fixture import (
+    BATCHES,
+    BY_CITY,
+    execute,
+    job_of_both,
+    tags_of,
+)
 
 SENSOR = "orders_new_files"
 UNKNOWN = "00000013-00000015"
@@ -91,6 +97,31 @@ def test_downstream_asset_is_executed_in_the_run_of_published_batches(
     event_type = dg.DagsterEventType.ASSET_CHECK_EVALUATION
     evaluations = harness.instance.all_logs(run.run_id, of_type=event_type)
     assert len(evaluations) == len(check_results(harness, run.run_id)) == 3
+
+
+def test_check_of_a_user_is_evaluated_in_the_run_of_published_batches(
+    harness: DefsHarness,
+) -> None:
+    @dg.asset_check(asset=BATCHES)
+    def has_files() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    publish_all(harness)
+    selection = dg.AssetSelection.assets(BATCHES)
+    job = dg.define_asset_job("checked", selection, executor_def=dg.in_process_executor)
+    own = dg.Definitions(asset_checks=[has_files], jobs=[job])
+    checked = dg.Definitions.merge(harness.definitions, own).resolve_job_def("checked")
+    run = execute(checked, harness.instance, tags_of(KEYS[:1]) | NEW)
+    assert run.is_success
+    event_type = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    evaluations = harness.instance.all_logs(run.run_id, of_type=event_type)
+    names = Counter(
+        entry.dagster_event.asset_check_evaluation_data.check_name
+        for entry in evaluations
+        if entry.dagster_event is not None
+    )
+    assert names == Counter(["has_files", "part_files", "conservation", "quarantine"])
+    assert _partitions(harness) == Counter(KEYS[:1])
 
 
 def test_downstream_asset_is_skipped_if_a_batch_failed(harness: DefsHarness) -> None:

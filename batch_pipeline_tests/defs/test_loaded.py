@@ -14,10 +14,18 @@ from batch_pipeline.defs.names import RETRY_TAG, load_job, loaded_key
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.defs.downstream_fixture import BY_CITY, execute, job_of_both, tags_of
-from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script, settings_of
+from batch_pipeline_tests.factories import encoded, item_report
+from batch_pipeline_tests.load.target_scripts import (
+    EAGER,
+    SILENT,
+    part_of,
+    read,
+    script,
+    settings_of,
+)
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE, SECOND, THIRD, publish_file
 from batch_pipeline_tests.seeds import execute as execute_sql
-from batch_pipeline_tests.seeds import query
+from batch_pipeline_tests.seeds import publish, query
 
 FOURTH = "00000010-00000012"
 GONE = {"postgres": {"conn": "$WAREHOUSE"}}
@@ -307,6 +315,22 @@ def test_unreported_reload_into_one_of_two_targets_is_reported(harness: DefsHarn
     assert load_by_command(harness, 1, "load-2") == 1
     events = harness.tick("orders_load", cursor).asset_events
     assert [event.partition for event in events] == [FIRST]
+
+
+def test_batches_that_follow_a_selected_one_are_reported_beside_the_output(
+    harness: DefsHarness,
+) -> None:
+    """A backfill of both batches makes the second batch follow the first."""
+    harness.plan(ids=(1, 6), max_count=6)
+    [backfill] = harness.database.backfills.of_all("orders")
+    part = part_of(harness.folder / "backfill.jsonl.gz", (1, 4))
+    items = tuple(item_report(number, read=1, written=1) for number in (1, 4))
+    publish(harness.database, backfill.batch, encoded("b", part_files=(part,), items=items))
+    publish_next(harness, 1, generation=2)
+    job = job_of_both(harness.definitions, loaded_key(harness.stream))
+    assert execute(job, harness.instance, tags_of([FIRST])).is_success
+    assert materialized(harness) == [FIRST, SECOND]
+    assert materialized(harness, BY_CITY) == [FIRST]
 
 
 def test_retry_reports_loads_of_the_killed_run_once(harness: DefsHarness) -> None:

@@ -1,5 +1,7 @@
 """Synchronizing partitions and events with Dagster; lost ticks and restarts lose nothing."""
 
+from pathlib import Path
+
 import dagster as dg
 import pytest
 
@@ -7,6 +9,7 @@ from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
 from batch_pipeline.defs.partition_sync import PartitionSync, SyncPlan
 from batch_pipeline.defs.partitions import PartitionedAsset
+from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
 from batch_pipeline_tests.seeds import claimed, execute, publish
@@ -135,6 +138,21 @@ def test_result_of_a_library_worker_is_not_reported(harness: DefsHarness) -> Non
     with claimed(harness.database, batch) as attempt:
         harness.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
     assert _diff(harness, PartitionSync(harness.batches)).unseen == []
+
+
+def test_comparing_with_dagster_writes_no_manifest_file(harness: DefsHarness) -> None:
+    """So it works even if the name of one is taken."""
+    [key, *_] = _new_keys(harness, PartitionSync(harness.batches))
+    batch = harness.batches.find(harness.database, key)
+    publish(harness.database, batch)
+    [event] = PartitionSync(harness.batches).diff(harness.pipeline, harness.instance).unseen
+    manifest = Path(to_path(str(event.metadata["dagster/uri"].value)))
+    assert not manifest.exists()
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text("{}")
+    result = PartitionSync(harness.batches).register_and_plan(harness.pipeline, harness.instance)
+    assert _generation(result.sync.unseen[0]) == (key, 1)
+    assert manifest.read_text() == "{}"
 
 
 def test_partitions_per_tick_are_bounded(

@@ -1,5 +1,6 @@
 """The order of queued runs under the package's dagster.yaml, in Dagster's own queue."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,17 +16,21 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.dagster_home import open_instance, prepare_dagster_home
+from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
 from batch_pipeline.defs.names import MAX_RETRIES_TAG, STREAM_TAG
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.runs import ended_runs
 from batch_pipeline.defs.sensors import LaunchCursor, plan_launches
+from batch_pipeline.inventory.connection import normalize_url
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import DagsterRules
-from batch_pipeline_tests.defs.defs_fixture import ranges
+from batch_pipeline_tests.defs.defs_fixture import ranges, start_run
 from batch_pipeline_tests.factories import batch, stream
+from batch_pipeline_tests.seeds import execute, query
 
 REPOSITORY = RemoteRepositoryOrigin(
     GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock"), "__repository__"
@@ -193,10 +198,56 @@ def test_settings_of_the_home_override_those_of_the_package(home: Home) -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("- runs\n", "not a mapping of settings"), ("runs: [\n", "not valid YAML: while parsing")],
+    [
+        ("- runs\n", "not a mapping of settings"),
+        ("runs: [\n", "not valid YAML: while parsing"),
+        ("# \xfc\n", "not valid YAML: 'utf-8' codec"),
+        ("a: 2024-13-45\n", "not valid YAML: month must be"),
+        ("run_monitoring: {poll_interval_seconds: often}\n", "at path root:run_monitoring:poll"),
+        ("run_coordinator: {module: a, class: B}\n", "incompatible with"),
+    ],
 )
 def test_invalid_settings_of_the_home_are_rejected(home: Home, text: str, problem: str) -> None:
-    (home.path / "dagster.yaml").write_text(text)
+    (home.path / "dagster.yaml").write_text(text, encoding="latin-1")
     with pytest.raises(SettingError, match=problem) as caught:
-        prepare_dagster_home(home)
+        open_instance(home)
     assert str(home.path / "dagster.yaml") in str(caught.value)
+
+
+def test_sections_of_the_home_that_select_a_class_replace_those_of_the_package(home: Home) -> None:
+    folder = home.path / "runs"
+    text = f"storage: {{sqlite: {{base_dir: {folder}}}}}\n"
+    (home.path / "dagster.yaml").write_text(text)
+    with open_instance(home) as instance:
+        assert instance.get_runs() == []
+    assert folder.exists()
+
+
+DAGSTERS_STORAGE = """\
+storage:
+  custom:
+    module: dagster_postgres
+    class: DagsterPostgresStorage
+    config: {{postgres_url: "{url}"}}
+"""
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_ended_runs_are_found_on_a_server_with_another_time_zone(
+    home: Home, database: Database, database_url: str, is_own: bool
+) -> None:
+    """Dagster stores local times of the session, and reads them as UTC."""
+    if not is_own:
+        url = normalize_url(database_url, driver="psycopg2")
+        (home.path / "dagster.yaml").write_text(DAGSTERS_STORAGE.format(url=url))
+    [(name,)] = query(database, "SELECT current_database()")
+    execute(database, f"ALTER DATABASE \"{name}\" SET timezone = 'America/New_York'")
+    cancelled = dg.DagsterRunStatus.CANCELED
+    with open_instance(home) as instance:
+        run = start_run(instance, build_definitions([A]).resolve_job_def("a_encode"), {})
+        instance.report_run_canceled(run)
+        [record] = instance.get_run_records()
+        assert [one.run_id for one in ended_runs(instance, time.time(), cancelled)] == [run.run_id]
+        assert ended_runs(instance, time.time() + 3600, cancelled) == []
+    late_seconds = time.time() - record.update_timestamp.timestamp()
+    assert (late_seconds < 60) is is_own

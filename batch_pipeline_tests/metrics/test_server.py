@@ -15,6 +15,7 @@ from psycopg import sql
 from batch_pipeline.cli import cli
 from batch_pipeline.metrics import InventoryCollector
 from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
@@ -149,6 +150,12 @@ def test_unreachable_inventory_serves_up_0_only(
         administrator.execute(allow.format(name, sql.SQL("true")))
     assert samples(collector)["up"] == 1
     assert len(errors) == 2
+
+
+def test_unusable_host_exits_with_code_1(harness: DefsHarness) -> None:
+    ended = CliRunner().invoke(cli, ["metrics", "--host", "a..b", "--port", "0"])
+    assert isinstance(ended.exception, InvalidValueError)
+    assert "--host and --port is 'a..b:0'" in str(ended.exception)
 
 
 def test_port_in_use_exits_with_code_1(harness: DefsHarness) -> None:

@@ -14,8 +14,9 @@ from dagster._core.instance.ref import InstanceRef
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.home import Home
+from batch_pipeline.defs.instance.launcher import LocalRunLauncher
 from batch_pipeline.defs.instance.private_api import report_dead
-from batch_pipeline.defs.names import DRAIN_TAG, files_key
+from batch_pipeline.defs.names import DRAIN_TAG, files_key, loaded_key
 from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.runs import BEGUN, CREATED, close_silent_runs
 from batch_pipeline.model.errors import SettingError
@@ -23,15 +24,17 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.java import write_file
 
 _CONFIGURATION = "dagster.yaml"
+_SELECTORS = {"storage", "run_launcher"}
 
 
 def prepare_dagster_home(home: Home) -> Path:
     """Create the folder for DAGSTER_HOME, and write its dagster.yaml.
 
-    The settings in `dagster.yaml` of the home itself override those of the package, key by key.
+    The settings in `dagster.yaml` of the home itself override those of the package, key by key;
+    sections that select a class replace the package's.
 
     Raises:
-        SettingError: that file is not a mapping.
+        SettingError: that file is not valid YAML, or not a mapping.
     """
     text = (files("batch_pipeline.defs.instance") / _CONFIGURATION).read_text()
     own = _own_settings(home.path / _CONFIGURATION)
@@ -42,29 +45,45 @@ def prepare_dagster_home(home: Home) -> Path:
 
 
 def open_instance(home: Home) -> dg.DagsterInstance:
-    """Open the instance; use it as a context manager."""
-    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(prepare_dagster_home(home))))
+    """Open the instance; use it as a context manager.
+
+    Raises:
+        SettingError: Dagster refuses `dagster.yaml` of the home.
+    """
+    folder = prepare_dagster_home(home)
+    try:
+        return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder)))
+    except dg.DagsterInvalidConfigError as error:
+        own = home.path / _CONFIGURATION
+        if not own.exists():
+            raise
+        problem = next(iter(error.error_messages), error.message)
+        raise _invalid_settings(own, problem.partition("\n")[0].rstrip(".")) from error
 
 
 def _own_settings(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         return {}
     try:
-        own = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        own = f"not valid YAML: {str(error).splitlines()[0]}"
+        own = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = f"not valid YAML: {str(error).partition(chr(10))[0]}"
+        raise _invalid_settings(path, problem) from error
     if own is None or isinstance(own, dict):
         return own or {}
-    problem = own if isinstance(own, str) else "not a mapping of settings"
+    raise _invalid_settings(path, "not a mapping of settings")
+
+
+def _invalid_settings(path: Path, problem: str) -> SettingError:
     step = "Write sections as in Dagster's own dagster.yaml, or remove the file."
-    raise SettingError("dagster.yaml", str(path), problem, step)
+    return SettingError("dagster.yaml", str(path), problem, step)
 
 
 def _merged(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     both = {
         key: _merged(settings[key], value)
         for key, value in own.items()
-        if isinstance(value, dict) and isinstance(settings.get(key), dict)
+        if key not in _SELECTORS and isinstance(value, dict) and isinstance(settings.get(key), dict)
     }
     return {**settings, **own, **both}
 
@@ -77,7 +96,7 @@ def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
         for asset in partitioned:
             for key in instance.get_dynamic_partitions(asset.set_name):
                 instance.delete_dynamic_partition(asset.set_name, key)
-        keys = [files_key(stream), *(asset.asset_key for asset in partitioned)]
+        keys = [files_key(stream), loaded_key(stream), *(one.asset_key for one in partitioned)]
         known = [key for key in keys if instance.has_asset_key(key)]
         if known:
             instance.wipe_assets(known)
@@ -93,14 +112,21 @@ def close_abandoned_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> in
     """Report runs that a crash left unfinished as failed; return their number.
 
     A run whose cancellation was interrupted is cancelled, and so are its batches. The caller holds
-    the home's lock, so no run of this home is active. An embedded database has only runs of this
-    home; in a shared database, runs of other homes are closed only after a long silence. Queued
-    runs, which the daemon launches, are not changed.
+    the home's lock, so no run of this home's commands is active. An embedded database has only runs
+    of this home, but some may be those of a `dagster dev`, which does not take the lock; in a
+    shared database, runs of other homes are closed only after a long silence. Queued runs, which
+    the daemon launches, are not changed.
     """
     filters = [dg.RunsFilter(tags=dict(command_run_tags(pipeline)), statuses=CREATED)]
     if pipeline.settings.inventory_conn is None:
         filters.append(dg.RunsFilter(statuses=BEGUN))
-    left = {run.run_id: run for one in filters for run in instance.get_runs(one)}
+    launcher = instance.run_launcher
+    left = {
+        run.run_id: run
+        for one in filters
+        for run in instance.get_runs(one)
+        if not (isinstance(launcher, LocalRunLauncher) and launcher.is_alive(run))
+    }
     for run in left.values():
         report_dead(instance, run)
     return len(left) + close_silent_runs(pipeline, instance, time.time())

@@ -45,6 +45,11 @@ class LocalRunLauncher(DefaultRunLauncher):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, _DIED)
 
+    def is_alive(self, run: dg.DagsterRun) -> bool:
+        """Return whether the process of a run is known and lives on this machine."""
+        worker = self._worker(run)
+        return worker is not None and _process(*worker) is not None
+
     def terminate(self, run_id: str) -> bool:
         """Terminate a run, even if its code server is gone or was replaced."""
         run = self._instance.get_run_by_id(run_id)

@@ -115,10 +115,17 @@ def materialized_by_run(context: Any) -> Collection[dg.AssetKey]:
     return keys
 
 
-def is_awaited(context: dg.AssetExecutionContext) -> bool:
-    """Return whether the run materializes an asset directly downstream of the step's asset."""
-    downstream = context.job_def.asset_layer.get(context.asset_key).child_keys
-    return not downstream.isdisjoint(materialized_by_run(context))
+def is_awaited(context: dg.AssetExecutionContext, own_checks: Collection[str]) -> bool:
+    """Return whether a step of the run needs the output of this one.
+
+    That is the step of an asset directly downstream, or of a check of a user's, whose name is not
+    among `own_checks`.
+    """
+    layer, key = context.job_def.asset_layer, context.asset_key
+    if not layer.get(key).child_keys.isdisjoint(materialized_by_run(context)):
+        return True
+    checks = (check for data in layer.data for check in data.assets_def.check_keys)
+    return any(check.asset_key == key and check.name not in own_checks for check in checks)
 
 
 def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Event
 from typing import Self
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import psutil
 import yaml
@@ -222,7 +222,8 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
             webserver = start(GuardedServer, "webserver", *web)
             daemon = start(GuardedServer, "daemon", "dagster._daemon", "run", *shared)
             url = f"http://127.0.0.1:{port}/server_info"
-            _wait_for_answer(lambda: urlopen(url, timeout=5).close(), webserver, daemon)
+            ask = build_opener(ProxyHandler({})).open  # no proxy reaches this machine's loopback
+            _wait_for_answer(lambda: ask(url, timeout=5).close(), webserver, daemon)
             yield [Service(name=one.name, log=one.log, failure=one.failure) for one in servers]
         finally:
             # Stop the code server last: a sensor tick that loses it would be shown as failed.

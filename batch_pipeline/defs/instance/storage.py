@@ -11,7 +11,7 @@ from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.inventory.connection import normalize_url, replace_dead_connections
+from batch_pipeline.inventory.connection import normalize_url, replace_dead_connections, use_utc
 
 NO_TIMEOUT = 0
 RECYCLE_SECONDS = 600
@@ -46,6 +46,10 @@ class InventoryStorage(DagsterPostgresStorage):
 
 
 def _optimized(storage: Any, optimize: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Keep connections of a process open, except those of a database server that has ended."""
+    """Keep connections of a process open, except those of a database server that has ended.
+
+    Sessions use UTC, because Dagster reads their local times as UTC.
+    """
     optimize(*args, **kwargs)
     replace_dead_connections(storage._engine)  # noqa: SLF001 - made by `optimize`, not public
+    use_utc(storage._engine)  # noqa: SLF001
