@@ -1,6 +1,7 @@
 """Entry points of the package; `batch-pipeline` also runs as `python -m batch_pipeline`."""
 
 import atexit
+import io
 import os
 import sys
 from importlib import import_module
@@ -31,6 +32,9 @@ def main() -> None:
         if getattr(sys, name) is None:  # the caller closed it
             nowhere = os.open(os.devnull, os.O_WRONLY)
             setattr(sys, name, os.fdopen(nowhere, "w", errors="replace"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Its encoding may lack characters of file names; standard error already escapes them.
+        sys.stdout.reconfigure(errors="backslashreplace")
     end = _Exit()
     # Handlers run in reverse order of registration. Registered first, this handler runs after all
     # others, and after all non-daemon threads have ended.
@@ -38,8 +42,7 @@ def main() -> None:
     try:
         from batch_pipeline.cli import main as run
     except KeyboardInterrupt:  # importing takes about half a second
-        sys.stderr.write("Error: Interrupted before the command started. Nothing was changed.\n")
-        sys.exit(130)
+        sys.exit(_interrupted())
     try:
         run()
         end.code = 0
@@ -67,7 +70,14 @@ def _run_singer(plugin: str) -> None:
             module = import_module(f"batch_pipeline.cli.{plugin}")
     except ConfigurationError as error:
         sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:  # importing the Singer SDK takes more than a second
+        sys.exit(_interrupted())
     module.main()
+
+
+def _interrupted() -> int:
+    sys.stderr.write("Error: Interrupted before the command started. Nothing was changed.\n")
+    return 130
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ class _Commands(Suggestions):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; name the replacement of a removed one."""
-        if args[0] in REMOVED:
+        if args[0] in REMOVED and not ctx.resilient_parsing:
             message = f"The command {args[0]!r} was removed. {REMOVED[args[0]]}"
             raise click.UsageError(message, ctx)
         return super().resolve_command(ctx, args)

@@ -141,7 +141,8 @@ def print_next(steps: Iterable[tuple[str, str]]) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; times are ISO 8601 with a zone."""
-    click.echo(visible(json.dumps(value, ensure_ascii=False, default=_text)))
+    is_unicode = out.encoding.startswith("utf")
+    click.echo(visible(json.dumps(value, ensure_ascii=not is_unicode, default=_text)))
 
 
 def _text(value: object) -> str:

@@ -1,9 +1,11 @@
 """The command `dev`: run database, Spark and Dagster until Ctrl-C."""
 
+import errno
+import os
 import signal
 import socket
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import click
 
 from batch_pipeline.cli.console import err, fact, head, note, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.model.errors import check_extra, port_in_use
+from batch_pipeline.model.errors import check_extra, unusable_port
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -50,8 +52,8 @@ def dev(*, port: int, stop: bool) -> None:
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
-        if not is_port_free(port):
-            raise port_in_use(port)
+        if problem := port_problem(port):
+            raise unusable_port(port, problem)
         streams = pipeline.usable_streams
         for error in pipeline.stream_file_errors:
             note(str(error))
@@ -65,13 +67,16 @@ def dev(*, port: int, stop: bool) -> None:
     say("Everything is stopped.")
 
 
-def is_port_free(port: int) -> bool:
-    """Return whether a server can listen on a port of the loopback interface."""
-    with socket.socket() as probe, suppress(OSError):
+def port_problem(port: int) -> str | None:
+    """Return why a server cannot listen on a port of the loopback interface, None if it can."""
+    with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            is_used = error.errno == errno.EADDRINUSE
+            return "is in use" if is_used else f"cannot be used ({os.strerror(error.errno or 0)})"
+    return None
 
 
 def _stop_warm_server() -> None:

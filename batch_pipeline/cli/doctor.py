@@ -22,7 +22,7 @@ import psutil
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, out, print_json
-from batch_pipeline.cli.dev import is_port_free
+from batch_pipeline.cli.dev import port_problem
 from batch_pipeline.cli.options import as_json
 from batch_pipeline.config.environment import ENV_FILE, PREFIX, Settings
 from batch_pipeline.config.home import Home
@@ -414,11 +414,13 @@ def _exists(path: Path) -> bool:
 
 def check_port(port: int = 3000) -> Iterator[Finding]:
     """Check that the port of Dagster's UI is free; `dev` does not choose another port."""
-    if is_port_free(port):
+    problem = port_problem(port)
+    if problem is None:
         yield fine("ports", f"{port}, for Dagster's UI in `dev`, is free.")
         return
+    user = f" by {_listener(port)}" if problem == "is in use" else ""
     text = (
-        f"{port} is in use by {_listener(port)}. If that is not your `dev`, run "
+        f"{port} {problem}{user}. If that is not your `dev`, run "
         f"`batch-pipeline dev --port {port + 1}`."
     )
     yield warning("ports", text)

@@ -18,11 +18,9 @@ from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import AttemptStatus, BatchState, parse_late_key
 from batch_pipeline.model.errors import (
     OF_ONE_META_TABLE,
-    AmbiguousJobError,
     BatchSupersededError,
     InvalidValueError,
     UnknownBatchError,
-    UnknownJobError,
     resume_step,
 )
 from batch_pipeline.model.load import LoadStatus
@@ -137,7 +135,7 @@ def _item_story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[st
         "item_id": item.id,
         "batch_id": status and status.key,
         "batch_state": status and status.state.value,
-        "is_late": batch is not None and batch.item_ids is not None,
+        "is_late": _is_late(pipeline, stream, item, batch),
         "batch_items": batch and batch.count,
         "batch_weight_bytes": batch and batch.weight,
         "attempts": [asdict(one) for one in attempts],
@@ -149,6 +147,14 @@ def _item_story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[st
             for one in database.backfills.of_item(stream.name, item.id)
         ],
     }
+
+
+def _is_late(pipeline: "Pipeline", stream: "Stream", item: "Item", batch: "Batch | None") -> bool:
+    """Return whether an item is in a list of late items, or will be after the next audit."""
+    if batch is not None:
+        return batch.item_ids is not None
+    bookmark = pipeline.database.batches.bookmark(stream.name)
+    return bookmark is not None and item.id <= bookmark
 
 
 def _backfill_story(
@@ -219,29 +225,13 @@ def _batch_stories(
     """Describe the batches of this name, at most one for each stream."""
     for stream in streams if _BATCH_NAME.fullmatch(name) else ():
         try:
-            batch = find_batch(pipeline, stream, name)
+            batch = pipeline.database.batches.find(stream.name, name)
         except (BatchSupersededError, InvalidValueError) as error:
             note(str(error))
-        except (UnknownBatchError, UnknownJobError):
+        except UnknownBatchError:
             continue
         else:
             yield _batch_story(pipeline, stream, batch)
-
-
-def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
-    """Return the batch of a partition key, an id range or a number.
-
-    Raises:
-        UnknownBatchError, UnknownJobError: there is no such batch.
-        BatchSupersededError: it was split; the message names its parts.
-        InvalidValueError: several batches have the name.
-    """
-    database = pipeline.database
-    try:
-        return database.jobs.batch(stream.name, name)
-    except (AmbiguousJobError, UnknownBatchError):
-        # A batch of a backfill; raises for a batch that was split.
-        return database.batches.batch(stream.name, name)
 
 
 def _batch_story(pipeline: "Pipeline", stream: "Stream", batch: "Batch") -> dict[str, Any]:
@@ -357,6 +347,8 @@ def _next_steps(story: dict[str, Any], paused: str | None) -> Iterator[str]:
         if story["batch_items"] != 1:
             label = story["batch_id"]
             yield f"`batch-pipeline jobs split {name} --batch {label}` finds the bad item"
+    elif state is None and story["is_late"]:
+        yield f"`batch-pipeline reconcile {name}` plans it as a late item, as `dev` does hourly"
     else:
         yield f"`batch-pipeline run {name}` encodes it, as do the sensors of `dev`"
 

@@ -48,6 +48,7 @@ def init(
       batch-pipeline init shop --from exports
     """
     from batch_pipeline.config.stream_proposal import (
+        project_not_made,
         proposal_json,
         propose,
         text_of,
@@ -56,7 +57,11 @@ def init(
     from batch_pipeline.defs.scaffold import write_project
 
     settings = load_settings(environment=os.environ)  # invalid ones are refused before any write
-    there = Path(os.path.normpath(folder.expanduser().absolute()))
+    try:
+        there = Path(os.path.normpath(folder.expanduser().absolute()))
+    except RuntimeError as error:
+        reason = "its ~ names no user's home folder"
+        raise project_not_made(str(folder), reason, "Correct the folder.") from error
     with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", proposal.batches_folder)

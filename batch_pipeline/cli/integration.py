@@ -96,7 +96,7 @@ def messages(stream: str, state: Path | None, backfills: bool) -> None:
         for message in message_lines(
             published, stream=one.name, name=one.message_name, bookmark=bookmark
         ):
-            sys.stdout.write(line(message))
+            sys.stdout.buffer.write(line(message).encode())  # Singer's are UTF-8 in any locale
         sys.stdout.flush()
 
 

@@ -8,13 +8,11 @@ from uuid import uuid4
 import click
 
 from batch_pipeline.cli.console import EXIT_SOME_FAILED, exit_with, print_json, progress
-from batch_pipeline.cli.explain import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.model.errors import (
     ConfigurationError,
     PipelineError,
     UnknownBatchError,
-    UnknownJobError,
 )
 from batch_pipeline.model.progress import is_enabled, start_step, track
 
@@ -97,8 +95,8 @@ def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
         f"its partition key, which `batch-pipeline explain FILE` prints, its id range or number."
     )
     try:
-        batch = find_batch(pipeline, stream, name)
-    except (UnknownBatchError, UnknownJobError) as error:
+        batch = pipeline.database.batches.find(stream.name, name)
+    except UnknownBatchError as error:
         raise not_published from error
     if pipeline.database.manifests.of_batch(batch) is None:
         raise not_published

@@ -296,7 +296,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
         for of_stream in done.values():
             _print_collected(of_stream, dry_run=dry_run)
     for name, why in failed.items():
-        print_error(f"{name}: {why}")
+        print_error(f"{name}: {str(why).removeprefix(f'{name}: ')}")
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 

@@ -106,7 +106,7 @@ def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
         streams = [*pipeline.usable_streams.values()]
         click.get_current_context().meta[_LEFT_OUT] = pipeline.stream_file_errors
         return streams
-    streams = [pipeline.stream(name) for name in names]
+    streams = [pipeline.stream(name) for name in dict.fromkeys(names)]
     for error in pipeline.stream_file_errors:
         note(str(error))
     return streams

@@ -12,7 +12,7 @@ from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.backfill import Backfill, Estimate
 from batch_pipeline.model.batch import BatchStatus
-from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.errors import JobPausedError, PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.progress import start_step
 
@@ -89,7 +89,11 @@ def plan(
     from batch_pipeline.config.backfill_form import BackfillForm
     from batch_pipeline.pipeline.reconcile import ensure_inventory_current
 
-    given = [name for name, value in of_backfill.items() if value not in (None, False, ())]
+    given = [
+        name
+        for name, value in of_backfill.items()
+        if not (value is None or value is False or value == ())  # 0 is an id
+    ]
     if backfill is None and given:
         option = given[0].removesuffix("s").replace("_", "-")
         raise click.UsageError(f"--{option} needs --backfill NAME.")
@@ -141,7 +145,10 @@ def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _D
             landing.found_files(), accept_changed=accept_changed, cutter=pipeline.cutter(stream)
         )
         done = _Done([], registered, landing.troubles)
-    ids = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True).ids
+    try:
+        ids = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True).ids
+    except JobPausedError as paused:
+        return done._replace(errors=[paused, *done.errors])
     statuses = [] if ids is None else database.batches.statuses(stream.name, ids)
     return done._replace(batches=statuses)
 

@@ -147,9 +147,8 @@ def report_failures(results: Sequence[RunResult]) -> int:
     paused = [error for error in ended if isinstance(error, JobPausedError)]
     for error in paused:
         note(str(error))
-    if errors:
-        return exit_code(errors)
-    return EXIT_SOME_FAILED if failed else exit_code(paused) if paused else 0
+    codes = [*([exit_code(errors)] if errors else []), *([EXIT_SOME_FAILED] if failed else [])]
+    return min(codes, default=exit_code(paused) if paused else 0)
 
 
 def _result_json(pipeline: "Pipeline", result: RunResult) -> dict[str, Any]:
@@ -266,7 +265,7 @@ def reprocess(
     Example:
       batch-pipeline reprocess orders --all --dry-run
     """
-    if (batch and everything) or not (batch or everything or any(published.values())):
+    if everything == bool(batch or any(published.values())):
         raise click.UsageError("Choose: --batch BATCHES, --all, --since TIME or --until TIME.")
     times = {
         name: None if time is None else parse_time(time, name=f"--{name}")
@@ -278,6 +277,8 @@ def reprocess(
         pipeline = stack.enter_context(opened())
         one = pipeline.stream(stream)
         if not dry_run:
+            with pipeline.home.lock(command):
+                pass  # if another command has it, Spark is not started
             _start_spark(pipeline)
         from batch_pipeline.defs.in_process_runs import (
             open_exclusively,

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+import click
+
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.model.manifest import Manifest
@@ -52,9 +54,13 @@ def main() -> None:
     """Run the tap; operator errors print one message, never a traceback."""
     with exit_on_errors("Run it again with the last STATE to continue."):
         try:
-            BatchPipelineTap.cli()
+            code = BatchPipelineTap.cli.main(standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
         except CONFIG_READ_ERRORS as error:  # of the config, the catalog or the state
             print_error(
                 f"A file of the tap cannot be read: {str(error).rstrip('.')}. Nothing was sent."
             )
-            sys.exit(EXIT_OPERATOR)
+            code = EXIT_OPERATOR
+    sys.exit(code)

@@ -197,7 +197,7 @@ def main() -> None:
             code = TargetBatchPipeline.cli.main(standalone_mode=False)
         except click.ClickException as error:
             error.show()
-            code = EXIT_OPERATOR
+            code = error.exit_code
         except CONFIG_READ_ERRORS as error:
             reason = str(error).rstrip(".")
             print_error(f"The config cannot be read: {reason}. Nothing was read from the tap.")

@@ -345,11 +345,12 @@ class PermissionDeniedError(ConfigurationError):
         )
 
 
-def port_in_use(port: int) -> ConfigurationError:
-    """Build the error for a port that another program listens on."""
+def unusable_port(port: int, problem: str) -> ConfigurationError:
+    """Build the error for a port on which `dev` cannot listen."""
+    other = port + 1 if 1024 <= port < 65_535 else 3001
     return ConfigurationError(
-        f"Port {port} on 127.0.0.1 is in use. Nothing was started. Stop the process that "
-        f"listens there, or choose another port: `batch-pipeline dev --port {port + 1}`."
+        f"Port {port} on 127.0.0.1 {problem}. Nothing was started. Choose another one, such as "
+        f"`batch-pipeline dev --port {other}`, or stop the program that uses it."
     )
 
 

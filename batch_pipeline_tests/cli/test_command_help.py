@@ -114,6 +114,7 @@ def test_shared_options_have_the_same_help_in_all_commands() -> None:
         (["plan", "a", "--since", "2026-01-01"], "--since needs --backfill NAME"),
         (["plan", "a", "--since", ""], "--since needs --backfill NAME"),
         (["plan", "a", "--item", "5"], "--item needs --backfill NAME"),
+        (["plan", "a", "--first-id", "0"], "--first-id needs --backfill NAME"),
         (["plan", "a", "--accept-changed", "--dry-run"], "cannot be used with --dry-run"),
         (["plan", "a", "--accept-changed", "--backfill", "b"], "cannot be used with --backfill"),
         (["reconcile", "a", "--no-audit", "--all"], "Choose one of --since TIME, --all and"),

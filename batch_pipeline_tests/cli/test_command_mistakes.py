@@ -5,10 +5,18 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
+from batch_pipeline.cli.run import report_failures
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    DatabaseUnreachableError,
+    UnknownJobError,
+)
+from batch_pipeline.pipeline.pending_work import RunResult
 from batch_pipeline_tests.cli.commands import invoke, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
+from batch_pipeline_tests.factories import batch_status
 from batch_pipeline_tests.seeds import execute
 
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
@@ -72,6 +80,29 @@ def test_advised_commands_can_be_pasted(project: DefsHarness) -> None:
     assert "`batch-pipeline jobs list 'redo 20'`?" in invoke("jobs", "redo 20").output
 
 
+def test_job_of_another_table_with_the_name_of_a_stream_is_not_the_streams(
+    project: DefsHarness,
+) -> None:
+    insert = "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('orders', 'ops.files')"
+    execute(project.database, insert)
+    publish_all(project)
+    assert [batch["batch_id"] for batch in _dry_run("--batch", "4..6")] == [SECOND]
+    [batch] = run_json(invoke, "explain", "4..6")["batches"]
+    assert (batch["batch_id"], batch["state"]) == (SECOND, "published")
+
+
+def test_stream_named_twice_is_shown_once(project: DefsHarness) -> None:
+    [shown] = run_json(invoke, "status", "orders", "orders")["streams"]
+    assert shown["stream"] == "orders"
+
+
+def test_exit_code_is_that_of_failed_batches_if_another_stream_has_to_wait() -> None:
+    failed = RunResult(stream="orders", statuses=[batch_status(1, BatchState.FAILED)])
+    waits = RunResult(stream="clicks", error=DatabaseUnreachableError("here", "refused"))
+    assert report_failures([waits]) == 75
+    assert report_failures([waits, failed]) == 3
+
+
 def test_resumed_backfill_of_a_paused_stream_stays_paused(project: DefsHarness) -> None:
     invoke("plan", "orders", "--backfill", "again")
     for job in ("orders", "orders.again"):
@@ -94,6 +125,14 @@ def test_reprocess_selects_by_range_number_key_and_publication_time(project: Def
         assert len(_dry_run("--all")) == len(_dry_run("--since", "2020-01-01")) == 4
     assert _dry_run("--since", "2020-01-01", "--until", "2020-01-02") == []
     assert _dry_run("--since", "2999-01-01T00:00:00+01:00") == []
+
+
+def test_reprocess_beside_another_command_starts_no_spark(project: DefsHarness) -> None:
+    publish_all(project)
+    with project.pipeline.home.lock("batch-pipeline dev"):
+        refused = invoke("reprocess", "orders", "--all")
+    assert "is in use by `batch-pipeline dev`" in str(refused.exception)
+    assert not (project.pipeline.home.path / "spark").exists()
 
 
 def _dry_run(*words: str) -> list[dict[str, object]]:

@@ -65,6 +65,7 @@ def complete_in_bash(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
         ("batch-pipeline --v", ["--version"]),
         ("batch-pipeline status order_", ["order_lines"]),
         ("batch-pipeline run orders ", ["order_lines"]),
+        ("batch-pipeline retry ", [*COMMANDS]),  # was removed, and is unknown like others
         ("batch-pipeline plan --dry-run o", ["orders", "order_lines"]),
         ("batch-pipeline jobs pause orders", ["orders"]),
         ("batch-pipeline doctor --ceiling l", ["locks", "locking_read"]),

@@ -1,5 +1,6 @@
 """Checks of the machine and its folders: each problem comes with a fix."""
 
+import errno
 import os
 import shutil
 import socket
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from batch_pipeline.cli.dev import port_problem
 from batch_pipeline.cli.doctor import (
     check_configuration,
     check_disks,
@@ -23,7 +25,7 @@ from batch_pipeline.cli.doctor import (
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.home import Home
 from batch_pipeline.model.checks import Finding, attempted, compare_clocks, fine
-from batch_pipeline.model.errors import InvariantError, SettingError
+from batch_pipeline.model.errors import InvariantError, SettingError, unusable_port
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline_tests.factories import NOON, stream
@@ -226,6 +228,25 @@ def test_port_in_use_is_reported_with_its_process() -> None:
     assert f"(process {os.getpid()})" in text
     assert text.endswith(f"run `batch-pipeline dev --port {port + 1}`.")
     assert [level for level, _, _ in as_tuples(check_port(port))] == ["ok"]
+
+
+class _PrivilegedSocket(socket.socket):
+    """A socket of a user who may not use the port, which no test can be for root."""
+
+    def bind(self, address: object, /) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_port_that_may_not_be_used_has_a_reason_and_another_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "socket", _PrivilegedSocket)
+    problem = port_problem(80)
+    assert problem == "cannot be used (Permission denied)"
+    for port in (80, 65_535):
+        text = str(unusable_port(port, problem))
+        assert f"Port {port} on 127.0.0.1 cannot be used (Permission denied). Nothing was" in text
+        assert "`batch-pipeline dev --port 3001`" in text
 
 
 def test_failing_check_does_not_hide_others() -> None:

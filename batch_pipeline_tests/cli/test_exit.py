@@ -119,6 +119,20 @@ def test_command_without_an_output_exits_with_its_code() -> None:
         assert done.stderr.count("\n") == done.returncode, done.stderr
 
 
+def test_output_in_a_locale_without_utf_8_escapes_what_it_lacks() -> None:
+    statements = (
+        "from batch_pipeline.cli.console import print_json, say",
+        "say('Z\\u00fcrich \\u6f22')",
+        "print_json({'Z\\u00fcrich': '\\u6f22'})",
+    )
+    program = PROGRAM.replace("{end}", "\n    ".join(statements))
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    text = done.stdout.decode("latin-1").removeprefix("no line end")
+    assert text.splitlines()[:2] == ["Zürich \\u6f22", '{"Z\\u00fcrich": "\\u6f22"}']
+
+
 def shell(words: str) -> "subprocess.CompletedProcess[str]":
     command = f"{shlex.quote(sys.executable)} {words.replace('{}', 'batch_pipeline')}"
     return subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)

@@ -133,6 +133,17 @@ def test_init_with_an_invalid_setting_writes_nothing(
     assert list(Path.cwd().iterdir()) == []
 
 
+def test_init_names_a_step_for_each_mistake_in_a_path(run: Run, landing: Path) -> None:
+    (landing / "a[1].csv").write_text("id\n1\n")
+    os.utime(landing / "a[1].csv", (1_750_000_000, 1_750_000_000))
+    error = str(run("--from", str(landing / "a[1].csv")).exception)
+    assert f"Name its folder: --from {landing} --include 'a[[]1].csv'" in error
+    result = run("--from", str(landing), "--include", "a[[]1].csv")
+    assert result.exit_code == 0, result.output
+    error = str(run("~nosuchuser/x", "--from", str(landing)).exception)
+    assert "~nosuchuser/x: its ~ names no user's home folder. Nothing was written." in error
+
+
 @pytest.mark.parametrize("name", ["streams", "streams/sales"])
 def test_init_fails_if_a_file_has_the_name_of_a_folder(run: Run, landing: Path, name: str) -> None:
     file = Path(name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, JobPausedError
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.seeds import publish, query, register
 
@@ -70,6 +70,17 @@ def test_changed_files_are_listed_and_accepted_on_request(run: Run, tmp_path: Pa
     assert "a.csv (see --accept-changed)" in run("plan", "orders").stdout
     assert run_json(run, "plan", "orders", "--accept-changed")["changes_accepted"] == 1
     assert run_json(run, "plan", "orders")["files_changed"] == []
+
+
+def test_plan_of_a_paused_stream_prints_what_it_registered(run: Run, tmp_path: Path) -> None:
+    land(tmp_path, a="id\n1\n")
+    run("plan", "orders")
+    run("jobs", "pause", "orders")
+    land(tmp_path, a="id\n1\n2\n", b="id\n3\n")
+    result = run("plan", "orders", "--accept-changed")
+    assert "files found: 2, registered: 1." in result.stdout
+    assert "Changed files accepted: 1." in result.stdout
+    assert isinstance(result.exception, JobPausedError)
 
 
 def test_large_file_becomes_items_whose_ranges_explain_shows(run: Run, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def _run_with_wrong_settings(installation: Installation) -> None:
     """Run commands with refused connections, and with an error in each setting with a secret."""
     words = installation.secrets
     token, password = words["token of Spark Connect"], words["inventory password"]
-    installation.run("run", exits=75, **{REMOTE: f"sc://127.0.0.1:1/;token={token}"})
+    installation.run("run", exits=3, **{REMOTE: f"sc://127.0.0.1:1/;token={token}"})
     refused = f"postgresql://ann:{password}@127.0.0.1:1/inventory"
     installation.run("status", exits=75, BATCH_PIPELINE_INVENTORY_CONN=refused)
     wrong = Sandbox(folder=installation.sandbox.folder / "wrong")

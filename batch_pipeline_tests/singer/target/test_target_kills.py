@@ -123,6 +123,7 @@ def test_about_works_without_a_home(
     home: TargetHome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _exit_code(monkeypatch, "--about", "--format", "json") == 0
+    assert _exit_code(monkeypatch, "--bogus") == 2
     assert "batch" in json.loads(capsys.readouterr().out)["capabilities"]
     assert not (home.root / "home").exists()
 
