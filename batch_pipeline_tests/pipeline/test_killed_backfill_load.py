@@ -55,6 +55,19 @@ def load_all(database: Database, url: str, folder: Path, *only: str) -> list[Out
         return list(load(replace(context, only=only or None)))
 
 
+def publish_around_backfill(database: Database, url: str, folder: Path) -> None:
+    """Load a batch without item ids, then publish a backfill, and the batch again with item ids."""
+    [first] = planned(database)
+    publish_file(database, first, folder)
+    load_all(database, url, folder)
+    item_id = Column.from_text("_item_id", "integer")
+    database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
+    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
+    database.backfills.plan(request, database.meta_table("orders"))
+    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), folder)
+    publish_item(database, first, folder, generation=2)
+
+
 def test_next_generation_after_a_killed_backfill_load_has_no_duplicates(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
@@ -103,15 +116,7 @@ def test_backfill_that_was_refused_does_not_replace_later_records(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
     """A batch that is published again, as the refusal advises, is loaded before the backfill."""
-    [first] = planned(database)
-    publish_file(database, first, tmp_path)
-    load_all(database, database_url, tmp_path)
-    item_id = Column.from_text("_item_id", "integer")
-    database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
-    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
-    database.backfills.plan(request, database.meta_table("orders"))
-    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
-    publish_item(database, first, tmp_path, generation=2)
+    publish_around_backfill(database, database_url, tmp_path)
     outcomes = [outcome_states(load_all(database, database_url, tmp_path)) for _ in range(4)]
     assert outcomes == [
         [(BACKFILL_LABEL, "failed"), (FIRST, "loaded")],
@@ -154,15 +159,7 @@ def test_backfill_that_was_refused_waits_for_later_records_whose_files_were_dele
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
     """The later batch could not be loaded again after it."""
-    [first] = planned(database)
-    publish_file(database, first, tmp_path)
-    load_all(database, database_url, tmp_path)
-    item_id = Column.from_text("_item_id", "integer")
-    database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
-    request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
-    database.backfills.plan(request, database.meta_table("orders"))
-    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
-    publish_item(database, first, tmp_path, generation=2)
+    publish_around_backfill(database, database_url, tmp_path)
     assert outcome_states(load_all(database, database_url, tmp_path)) == [
         (BACKFILL_LABEL, "failed"),
         (FIRST, "loaded"),
