@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID, uuid4
 
 import psycopg
@@ -57,6 +57,11 @@ _UNCONFIRMED_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
+class _Lease(NamedTuple):
+    duration: timedelta
+    renewed_at: float  # on the monotonic clock
+
+
 class Heartbeat:
     """The liveness lock of this process, and the renewal of its leases.
 
@@ -71,8 +76,7 @@ class Heartbeat:
         self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
         self._is_locked = False
-        self._leases: dict[UUID, timedelta] = {}
-        self._renewed_at: dict[UUID, float] = {}  # on the monotonic clock
+        self._leases: dict[UUID, _Lease] = {}
         self._to_expire: dict[UUID, float] = {}  # until when to try, on the monotonic clock
         self._to_release: deque[UUID] = deque()
         self._thread: threading.Thread | None = None
@@ -137,8 +141,7 @@ class Heartbeat:
     def renew(self, token: UUID, lease: timedelta) -> None:
         """Start renewing the lease of an attempt or load."""
         with self._mutex:
-            self._leases[token] = lease
-            self._renewed_at[token] = monotonic()
+            self._leases[token] = _Lease(lease, monotonic())
             self._start()
         if lease.total_seconds() / 3 < _RENEWAL_SECONDS:
             self._wake.set()
@@ -182,10 +185,8 @@ class Heartbeat:
 
     def is_current(self, token: UUID) -> bool:
         """Return whether the last renewal of the lease has not expired yet, without a query."""
-        lease, renewed_at = self._leases.get(token), self._renewed_at.get(token)
-        if lease is None or renewed_at is None:
-            return False
-        return monotonic() - renewed_at < lease.total_seconds()
+        lease = self._leases.get(token)
+        return lease is not None and monotonic() - lease.renewed_at < lease.duration.total_seconds()
 
     def close(self) -> None:
         """Stop renewing and release the lock."""
@@ -204,7 +205,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._closed:
-            thirds = (lease.total_seconds() / 3 for lease in list(self._leases.values()))
+            thirds = (one.duration.total_seconds() / 3 for one in list(self._leases.values()))
             self._wake.wait(min([_RENEWAL_SECONDS, *thirds]))
             self._wake.clear()
             if not self._closed:
@@ -216,10 +217,8 @@ class Heartbeat:
                 token = self._to_release.popleft()
                 self._leases.pop(token, None)
                 self._to_expire[token] = 0
-            if not self._leases:
-                self._renewed_at.clear()
-                if not self._to_expire:
-                    return
+            if not self._leases and not self._to_expire:
+                return
             try:
                 connection = self.take_lock()
                 self._expire_leases(connection)
@@ -230,20 +229,19 @@ class Heartbeat:
 
     def _renew_leases(self, connection: sa.Connection) -> None:
         now, started_at = sa.func.clock_timestamp(), monotonic()
-        for lease in set(self._leases.values()):
-            tokens = [token for token, token_lease in self._leases.items() if token_lease == lease]
+        for duration in {one.duration for one in self._leases.values()}:
+            tokens = {token for token, one in self._leases.items() if one.duration == duration}
             fenced = set(tokens)
             # Loads twice: an update that waited for the end of one does not see the next, which has
             # the same token. Most processes hold only attempts or only loads.
             for table in (attempt, load, load):
                 if fenced:
                     renewal = sa.update(table).where(_is_running(table, fenced))
-                    renewal = renewal.values(renewed_at=now, lease_until=now + lease)
+                    renewal = renewal.values(renewed_at=now, lease_until=now + duration)
                     fenced -= set(connection.execute(renewal.returning(table.c.token)).scalars())
             for token in fenced:
                 del self._leases[token]  # publishing, or closing the load, will raise
-            self._renewed_at |= dict.fromkeys(tokens, started_at)
-        self._renewed_at = {token: self._renewed_at[token] for token in self._leases}
+            self._leases |= dict.fromkeys(tokens - fenced, _Lease(duration, started_at))
 
     def _expire_leases(self, connection: sa.Connection) -> None:
         if self._to_expire:
