@@ -275,20 +275,17 @@ def _stream_in(path: Path, document: Document) -> Stream:
 def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:
     try:
         file = StreamFile.model_validate(document.value)
+        if document.duplicates:
+            return [*document.duplicates]
+        stream = file.attributes.to_stream(base)
+        _check_apart(stream)
     except ValidationError as error:
         problems = [_problem(document, one) for one in error.errors(include_url=False)]
         return [*problems, *document.duplicates]
-    except ConfigurationError as error:  # of an extra that is not installed
-        return [Problem(None, str(error).rstrip("."))]
-    if document.duplicates:
-        return [*document.duplicates]
-    try:
-        stream = file.attributes.to_stream(base)
-        _check_apart(stream)
     except InvalidValueError as error:
         line = document.line(("attributes", *_split(error.name)))
         return [Problem(line, str(error).rstrip("."))]
-    except ConfigurationError as error:
+    except ConfigurationError as error:  # such as that of an extra that is not installed
         return [Problem(None, str(error).rstrip("."))]
     return stream
 
