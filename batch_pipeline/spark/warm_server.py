@@ -99,7 +99,7 @@ def start(spec: ServerSpec) -> "subprocess.Popen[bytes] | None":
     from batch_pipeline.spark import driver  # late, because `status` only searches for a server
 
     home, keeper = spec.home, _keepers.get(spec)
-    if keeper is not None and keeper.poll() is None:
+    if keeper is not None and _is_running(keeper):
         return keeper
     server = find(home)
     if server is None:
@@ -213,6 +213,11 @@ def _read(descriptor: int) -> WarmServer | None:
         is_keeper = abs(keeper.create_time() - server.created_at) < _CLOCK_CORRECTION_SECONDS
         return server if is_keeper and keeper.status() != psutil.STATUS_ZOMBIE else None
     return None
+
+
+def _is_running(keeper: "subprocess.Popen[bytes]") -> bool:
+    """Return whether a keeper runs. A killed one is a zombie until its last thread has ended."""
+    return keeper.poll() is None and psutil.Process(keeper.pid).status() != psutil.STATUS_ZOMBIE
 
 
 def _is_locked(path: Path) -> bool:
