@@ -36,7 +36,11 @@ from batch_pipeline.spark.diagnostics import (
     has_executors,
     is_stopped,
 )
-from batch_pipeline.spark.spark_connect import ConnectSession, without_session_id
+from batch_pipeline.spark.spark_connect import (
+    ConnectSession,
+    server_address,
+    without_session_id,
+)
 from batch_pipeline.storage.filesystem import raise_as
 
 if TYPE_CHECKING:
@@ -74,9 +78,7 @@ class SparkSettings:
     @property
     def target(self) -> str:
         """Master or server address, without credentials."""
-        return (
-            self.master if self.remote is None else self.remote.partition(";")[0].removesuffix("/")
-        )
+        return self.master if self.remote is None else server_address(self.remote)
 
     def unshared(self) -> "SparkSettings":
         """Return the settings of a session that no other process shares.

@@ -96,8 +96,9 @@ class ConnectSession:
             os.environ.pop(_MODE_VARIABLE, None)
             grpc_error = importlib.import_module("grpc").RpcError
             if isinstance(error, (PySparkException, grpc_error)):
-                address = remote.partition(";")[0].removesuffix("/")
-                raise SparkUnavailableError(address, failure_reason(error)) from error
+                raise SparkUnavailableError(
+                    server_address(remote), failure_reason(error)
+                ) from error
             raise
 
     def open(self) -> "SparkSession":
@@ -138,6 +139,11 @@ class ConnectSession:
         session.client.set_retry_policies([policy])
         opened: SparkSession = session
         return opened
+
+
+def server_address(remote: str) -> str:
+    """Return an address without its parameters, one of which is the token."""
+    return remote.partition(";")[0].removesuffix("/")
 
 
 def without_session_id(remote: str) -> str:
@@ -197,7 +203,7 @@ def _channel_builder(remote: str) -> "DefaultChannelBuilder":
     try:
         return DefaultChannelBuilder(remote)
     except (PySparkValueError, ValueError) as error:
-        shown = remote.partition("/;")[0].partition(";")[0]
+        shown = server_address(remote)
         raise InvalidValueError("the Spark Connect address", shown, _ADDRESS_FORM) from error
 
 

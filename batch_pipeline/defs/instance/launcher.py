@@ -47,8 +47,7 @@ class LocalRunLauncher(DefaultRunLauncher):
 
     def is_alive(self, run: dg.DagsterRun) -> bool:
         """Return whether the process of a run is known and lives on this machine."""
-        worker = self._worker(run)
-        return worker is not None and _process(*worker) is not None
+        return self._process_of(run) is not None
 
     def terminate(self, run_id: str) -> bool:
         """Terminate a run, even if its code server is gone or was replaced."""
@@ -56,12 +55,15 @@ class LocalRunLauncher(DefaultRunLauncher):
         try:
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         except (DagsterUserCodeProcessError, DagsterUserCodeUnreachableError):
-            worker = None if run is None else self._worker(run)
-            process = None if worker is None else _process(*worker)
+            process = None if run is None else self._process_of(run)
             if process is None:
                 raise
             process.terminate()
             return True
+
+    def _process_of(self, run: dg.DagsterRun) -> psutil.Process | None:
+        worker = self._worker(run)
+        return None if worker is None else _process(*worker)
 
     def _worker(self, run: dg.DagsterRun) -> tuple[int, float] | None:
         """Return the process of a run on this machine, and when it was seen."""
