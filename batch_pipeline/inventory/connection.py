@@ -224,7 +224,12 @@ def _describe_holder(pid: int | None, application: str | None, seconds: int | No
 MINIMUM_VERSION = (13, 0)
 _IS_INVENTORY = "batch_pipeline_inventory"
 _CONNECT_SECONDS = 5
-NETWORK_TIMEOUT_MILLISECONDS = 60_000  # without any response for this long
+# A connection fails if its server does not respond for a minute.
+NETWORK_LIMITS: dict[str, Any] = {
+    "tcp_user_timeout": 60_000,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+}
 _NO_DATABASE = re.compile(r"""database ".+" does not exist|Unknown database '""")
 
 
@@ -270,8 +275,7 @@ def open_engine(url: str) -> sa.Engine:
         execution_options={_IS_INVENTORY: True},
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
-            "tcp_user_timeout": NETWORK_TIMEOUT_MILLISECONDS,
-            "keepalives_idle": NETWORK_TIMEOUT_MILLISECONDS // 2000,
+            **NETWORK_LIMITS,
             "application_name": "batch-pipeline",
             "client_encoding": "utf8",
             # Settings of roles and databases must not change what statements mean or return.

@@ -16,7 +16,7 @@ from uuid import UUID
 import psycopg
 from psycopg import conninfo, sql
 
-from batch_pipeline.inventory.connection import NETWORK_TIMEOUT_MILLISECONDS
+from batch_pipeline.inventory.connection import NETWORK_LIMITS
 from batch_pipeline.load.copy import BatchWriter, RecordValueError
 from batch_pipeline.load.tables import (
     ITEM,
@@ -175,10 +175,9 @@ class PostgresLoader:
                 autocommit=True,
                 prepare_threshold=None,  # a pooler may change the session
                 connect_timeout=_CONNECT_SECONDS,
-                tcp_user_timeout=NETWORK_TIMEOUT_MILLISECONDS,
-                keepalives_idle=NETWORK_TIMEOUT_MILLISECONDS // 2000,
                 application_name="batch-pipeline",
                 client_encoding="utf8",
+                **NETWORK_LIMITS,
             )
         return self._connection
 

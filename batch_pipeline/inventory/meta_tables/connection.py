@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.inventory.connection import (
+    NETWORK_LIMITS,
     LockClass,
     detach_connections_in_children,
     first_line,
@@ -111,6 +112,7 @@ def _engine_options(url: sa.URL) -> dict[str, Any]:
             "connect_timeout": _CONNECT_SECONDS,
             "application_name": "batch-pipeline",
             "client_encoding": "utf8",
+            **NETWORK_LIMITS,
         }
         arguments = {name: value for name, value in defaults.items() if name not in url.query}
         given = [url_options] if isinstance(url_options, str) else url_options

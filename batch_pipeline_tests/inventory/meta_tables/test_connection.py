@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -144,6 +145,19 @@ def test_connecting_queries_no_types(server_url: str, monkeypatch: pytest.Monkey
         engine = open_it(server_url)
         engine.connect().close()
         engine.dispose()
+
+
+@pytest.mark.parametrize("open_it", [open_engine, open_meta_engine])
+def test_connections_end_if_the_server_does_not_respond_for_a_minute(
+    open_it: Callable[[str], sa.Engine], server_url: str
+) -> None:
+    engine = open_it(server_url)
+    with engine.connect() as connection:
+        driver_connection: Any = connection.connection.driver_connection
+        given = driver_connection.info.get_parameters()
+    engine.dispose()
+    assert int(given["tcp_user_timeout"]) == 60_000
+    assert int(given["keepalives_idle"]) + 3 * int(given["keepalives_interval"]) == 60
 
 
 def test_engines_share_a_handler_for_forks(
