@@ -151,7 +151,10 @@ def _encoding_asset(asset: PartitionedAsset, description: str) -> dg.AssetsDefin
             pipeline.spark,
             is_retry=context.retry_number > 0,
         )
-        encode_context = pipeline.encode_context(stream, engine)
+        try:
+            encode_context = pipeline.encode_context(stream, engine)
+        except PipelineError as error:
+            raise infrastructure_failure(context, error) from error
         with Materializations(context) as published:
             failures = encode_partitions(published, encode_context, pipeline.database, asset)
             blocking = evaluate_run_checks(context, pipeline, AssetChecks.of_batches(asset))

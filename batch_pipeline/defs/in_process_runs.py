@@ -321,9 +321,8 @@ def select_batches(
     check_times(since, until)
     database = pipeline.database
     asset = batches_of(stream)
-    sync = PartitionSync(asset, in_ticks=False).diff(pipeline, instance)
     statuses = {status.key: status for status in asset.statuses(database)}
-    order = sync.order.positions
+    order = asset.order(instance, [*statuses]).positions
     names = {_key_of(database, asset, stream, order, name): name for name in keys}
     selected = {
         key: statuses[key]

@@ -165,7 +165,7 @@ class _LoadResult:
     def add(self, context: Context, target: Target, outcome: Outcome) -> None:
         """Add the outcome of a batch, and log it."""
         label = outcome.loading.label
-        self.tried.add(label)
+        self.tried.add(f"{label} into {target.name}")
         if outcome.loaded is not None:
             loaded = (target.name, label, outcome.loaded.records)
             context.log.info("%s: %s, records loaded: %d", *loaded)
@@ -188,7 +188,8 @@ class _LoadResult:
         if self.stops and errors:
             raise infrastructure_failure(context, *errors)
         if self.stops:
-            raise dg.RetryRequested(max_retries=_MAX_WAITS, seconds_to_wait=_PAUSE_SECONDS)
+            retry = dg.RetryRequested(max_retries=_MAX_WAITS, seconds_to_wait=_PAUSE_SECONDS)
+            raise retry from self.stops[0]  # Dagster shows it after the last retry
         broken = ", ".join(self.broken_targets)
         untried = f", or not tried since {broken} seems to be broken" if broken else ""
         raise_failures(self.failures, len(self.tried), done=f"loaded{untried}")

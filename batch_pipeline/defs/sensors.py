@@ -426,8 +426,8 @@ def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
             since = float(context.cursor or now)
         ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
         closed = cancelled = 0
-        run_ends = pipeline.database.run_ends
         try:
+            run_ends = pipeline.database.run_ends
             close_silent_runs(pipeline, context.instance, now)
             for run in ended_runs(context.instance, since, *ended):
                 if run.status is dg.DagsterRunStatus.CANCELED:

@@ -205,7 +205,11 @@ class PostgresLoader:
         """Run a transaction that holds the lock of a table."""
         with table.connection.transaction():
             milliseconds = int(self._lock_timeout.total_seconds() * 1000)
-            settings = {"lock_timeout": f"{milliseconds}ms", "timezone": "UTC"}
+            settings = {
+                "lock_timeout": f"{milliseconds}ms",
+                "timezone": "UTC",
+                "extra_float_digits": "1",  # otherwise widening a column may round its values
+            }
             for name, value in settings.items():
                 table.connection.execute("SELECT set_config(%s, %s, true)", [name, value])
             table.lock()
