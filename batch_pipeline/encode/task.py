@@ -89,7 +89,7 @@ class TaskReport:
     """The result of a task, with one report per item.
 
     There are no files if there are `misfits`, a bad file that is not allowed, or too many bad
-    records; then no record counts as written, and only the quarantined ones count as read.
+    records; then no record counts as written, and only quarantined and filtered ones count as read.
     `formats` are the formats of the files that were read; `wide` names the integer columns whose
     values a double cannot hold. `refused` says why the file must be read in one piece instead;
     `storage_error`, `source_error` and `failure` (a traceback) say why the task ended early.

@@ -129,9 +129,9 @@ class Machine:
 def limits_for(sizes: Sequence[int], machine: Machine, *, growth: float = 1.0) -> Limits:
     """Return limits for files of these sizes in bytes; `growth` is their decompression ratio.
 
-    A batch has work for all cores, takes at most a quarter of the memory when decompressed, and is
-    larger than 19 of 20 files; the files form at most about 10,000 batches. Weights are powers of
-    two from 64 MiB to 4 GiB.
+    A batch has work for all cores, takes about a quarter of the memory when decompressed, and is
+    larger than 19 of 20 files; the files form at most about 10,000 batches. Weights are rounded up
+    to powers of two from 64 MiB to 4 GiB.
     """
     work = min(machine.cores * _WORK_OF_A_CORE, machine.memory_bytes // 4)
     ordered = sorted(sizes)

@@ -77,7 +77,8 @@ class BadRecordRules:
         """Return whether a batch with this number of bad records may be published."""
         if self.most is not None and bad > self.most:
             return False
-        return self.max_bad_ratio is None or bad <= self.max_bad_ratio * read
+        # A product is inexact: 0.29 * 100 is less than 29.
+        return self.max_bad_ratio is None or not bad or bad / read <= self.max_bad_ratio
 
 
 class OnNonfinite(StrEnum):

@@ -128,7 +128,7 @@ def encode(
     with context.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         try:
             try:
-                context.storage.check_unpointed(attempt)
+                context.storage.check_unpointed(attempt, context.stream.name)
             except InventoryOlderError:
                 context.attempts.check_running(attempt)  # raises if another attempt replaced it
                 raise

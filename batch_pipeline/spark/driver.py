@@ -117,6 +117,8 @@ def check_cluster(master: str, packed: Path | None) -> None:
         try:
             socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_SECONDS).close()
             return
+        except UnicodeError:
+            reasons.append("its host name is invalid")
         except OSError as error:
             reasons.append((error.strerror or "no answer in time").lower())
     if reasons:

@@ -192,6 +192,8 @@ def _check_port(builder: "DefaultChannelBuilder", address: str, timeout_seconds:
     host, _, port = builder.endpoint.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds).close()
+    except UnicodeError as error:
+        raise InvalidValueError("the Spark Connect address", address, _ADDRESS_FORM) from error
     except OSError as error:
         raise SparkUnavailableError(address, error.strerror or "no answer in time") from error
 

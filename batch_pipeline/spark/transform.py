@@ -196,7 +196,7 @@ class _TransformRun:
         result = replace(combine_reports(reports, checked), transformed=True)
         schema = checked.schema
         is_empty = not inputs or not schema.columns
-        if is_empty or result.misfits or exceeds_bad_data_rules(reports, checked.stream):
+        if is_empty or exceeds_bad_data_rules(reports, checked.stream):
             return result
         try:
             specs = [_read_spec(*pair) for pair in zip(tasks.specs, reports, strict=True)]

@@ -106,8 +106,8 @@ class FileWriter(Protocol):
     def finish(self) -> None:
         """Send the rest; no bytes may be written afterwards.
 
-        A file that fits in one request is visible from then on, so that a task with many small
-        files needs one request for each. Larger files become visible on `commit`.
+        A local file is visible from then on, and so is one that fits in one request, so that a task
+        with many small files needs one request for each. Others become visible on `commit`.
         """
 
     def commit(self) -> None:

@@ -60,7 +60,7 @@ class PartFileStorage:
             self._files.put(probe, b"")
             self._files.delete(probe)
 
-    def check_unpointed(self, attempt: Attempt) -> None:
+    def check_unpointed(self, attempt: Attempt, stream: str) -> None:
         """Check that the manifest file that an attempt will write does not exist yet.
 
         Raises:
@@ -73,8 +73,7 @@ class PartFileStorage:
         with self._unavailable():
             facts = self._facts(uri)
         if facts is not None:
-            job, name = attempt.batch.job, uri.rpartition("/")[2]
-            raise InventoryOlderError.of(job, self.storage.root, [name])
+            raise InventoryOlderError.of(stream, self.storage.root, [uri.rpartition("/")[2]])
 
     def check_written(self, parts: Iterable[PartFile]) -> None:
         """Check that part files exist: executors of a cluster may have disks of their own.

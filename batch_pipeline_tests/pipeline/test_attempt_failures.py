@@ -171,9 +171,9 @@ def test_encode_fenced_before_its_start_raises_fenced_error(harness: EncodeHarne
     """The manifest file of the later attempt is not taken as a sign of a restored inventory."""
 
     class SlowStorage(PartFileStorage):
-        def check_unpointed(self, attempt: Attempt) -> None:
+        def check_unpointed(self, attempt: Attempt, stream: str) -> None:
             self.point_to(_take_over(harness))
-            super().check_unpointed(attempt)
+            super().check_unpointed(attempt, stream)
 
     with pytest.raises(FencedError):
         harness.encode(storage=SlowStorage(harness.context.stream.storage))

@@ -194,6 +194,8 @@ def test_check_cluster_raises_if_no_address_answers() -> None:
     with pytest.raises(SparkUnavailableError) as raised:
         check_cluster("spark://127.0.0.1:1,127.0.0.1:2", None)
     assert raised.value.reason == "connection refused"
+    with pytest.raises(SparkUnavailableError, match="its host name is invalid"):
+        check_cluster("spark://master..svc:7077", None)
     for without_address in ("yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,1]"):
         check_cluster(without_address, None)
 

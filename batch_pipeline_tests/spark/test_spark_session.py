@@ -358,8 +358,9 @@ def test_clients_of_a_server_share_the_python_daemon(
         ("sc://localhost:{port}/;token=hidden", SparkUnavailableError, "Spark at sc://localhost:"),
         ("http://host/;token=hidden", InvalidValueError, "the Spark Connect address is"),
         ("sc://host:1;token=hidden", InvalidValueError, "the Spark Connect address is"),
+        ("sc://a..b:1/;token=hidden", InvalidValueError, "the Spark Connect address is"),
     ],
-    ids=["nothing listens", "no address", "no slash"],
+    ids=["nothing listens", "no address", "no slash", "no host name"],
 )
 def test_error_of_connect_session_does_not_show_its_token(
     tmp_path: Path, remote: str, error: type[Exception], message: str

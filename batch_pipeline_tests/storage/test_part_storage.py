@@ -8,13 +8,16 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import Attempt
 from batch_pipeline.model.errors import (
     ConfigurationError,
     GarbageLeftError,
+    InventoryOlderError,
     ManifestFileTakenError,
     StorageUnavailableError,
 )
@@ -23,7 +26,7 @@ from batch_pipeline.model.garbage import Folder, Reason, StoredFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import ManifestUnfitError
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
-from batch_pipeline_tests.factories import manifest, part_file
+from batch_pipeline_tests.factories import batch, manifest, part_file
 from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_harness, paths
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
@@ -104,6 +107,15 @@ def test_point_to_writes_only_the_manifest_file(root: Root) -> None:
     assert uri == storage.pointer_uri(manifest(generation=2)) == f"{root.uri}/{name}"
     assert root.names() == [name]
     assert json.loads(content(uri)) == manifest(generation=2).to_json()
+
+
+def test_existing_manifest_file_of_an_attempt_is_reported_for_its_stream(root: Root) -> None:
+    storage, late = storage_at(root.uri), batch(job="orders.late")
+    attempt = Attempt(id=1, batch=late, number=1, token=UUID(int=1), generation=1)
+    storage.check_unpointed(attempt, "orders")
+    storage.point_to(manifest(job=late.job, batch=late))
+    with pytest.raises(InventoryOlderError, match="`batch-pipeline reconcile orders --discard`"):
+        storage.check_unpointed(attempt, "orders")
 
 
 def test_repeated_point_to_keeps_existing_file(tmp_path: Path) -> None:

@@ -210,8 +210,11 @@ def _lists(array: pa.Array) -> list[Any]:
 
 
 def _maps(array: pa.MapArray) -> list[Any]:
-    keys, items = to_python_values(array.keys), to_python_values(array.items)
-    pairs = _slices(list(zip(keys, items, strict=True)), array.offsets.to_pylist())
+    bounds = array.offsets.to_pylist()
+    # `keys` and `items` are those of the whole column, also if `array` is a row of it.
+    used = slice(bounds[0], bounds[-1])
+    keys, items = to_python_values(array.keys[used]), to_python_values(array.items[used])
+    pairs = _slices(list(zip(keys, items, strict=True)), (bound - bounds[0] for bound in bounds))
     if column_of("", array.type).type is ColumnType.ARRAY:
         return _with_nulls(array, pairs)
     return _with_nulls(array, [_object(pair) for pair in pairs])

@@ -485,6 +485,8 @@ def read_schema(schema: Any) -> tuple[dict[str, AvroType], AvroType]:
         raise
     except (SchemaParseException, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise InvalidAvroError(f"has no valid avro schema ({error})") from error
+    except RecursionError as error:
+        raise InvalidAvroError("has a schema of too many types") from error
     return fields, replace(record, decoded=record.decoded | {"name": "t0"})
 
 

@@ -42,7 +42,7 @@ _NAN_TYPES = (ColumnType.NUMBER, ColumnType.UNKNOWN, ColumnType.INTEGER)
 # string extends to the end: trying each of its quotes would take quadratic time.
 _STRING_OR_NONFINITE = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?(?:"|\Z)|NaN|-?Infinity', re.DOTALL)
 # Escapes of a quote, a colon and a blank, which encoding writes without an escape.
-_KEY_LIKE_ESCAPE = re.compile(rb"\\u00(?:2[02]|3[aA])")
+KEY_LIKE_ESCAPE = re.compile(rb"\\u00(?:2[02]|3[aA])")
 SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
 _decode_raw_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -131,7 +131,7 @@ def has_same_keys(written: bytes, text: bytes) -> bool:
     Encoding the decoded value writes as many key quotes as the text has, unless a key was
     duplicated.
     """
-    return _KEY_LIKE_ESCAPE.search(text) is None and (
+    return KEY_LIKE_ESCAPE.search(text) is None and (
         count_key_quotes(written) == count_key_quotes(text)
     )
 

@@ -248,9 +248,7 @@ class TableValidator:
             if self._values and array.type != arrow_type_of(known):
                 return pa.nulls(len(array), arrow_type_of(known))
             return _set_null(array, invalid)
-        # `line_numbers` counts lines on demand, which is needed for the first misfit only.
-        is_first = profile.fits and not profile.holds(inferred, text=is_text)
-        needs_line = is_first and name in profile.known
+        needs_line = profile.needs_line(inferred, text=is_text)  # counting lines takes time
         line = table.line_numbers[invalid[0]] if needs_line else None
         profile.add(inferred, text=is_text, line=line)
         if invalid and profile.fits and profile.columns[name] == known:

@@ -567,6 +567,12 @@ class SchemaProfile:
             known, seen.column, wide=seen.wide, text_source=text
         )
 
+    def needs_line(self, seen: InferredType, *, text: bool) -> bool:
+        """Return whether a value is the first that does not fit a column of the known schema."""
+        name = seen.column.name
+        is_first = name in self.known and name not in self._first_misfits
+        return is_first and not self.holds(seen, text=text)
+
     def add(self, seen: InferredType, *, text: bool, line: int | None = None) -> None:
         """Widen a column by the type of its values.
 

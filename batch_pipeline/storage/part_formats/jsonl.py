@@ -61,7 +61,10 @@ def new_compressor(compression: Compression, level: int | None = None) -> Compre
 
 
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
-    """Return a stream of a file's text; reading damage raises one of `DECOMPRESSION_ERRORS`."""
+    """Return a stream of a file's text; reading damage raises one of `DECOMPRESSION_ERRORS`.
+
+    Truncated zstd ends without an error: compare the SHA-256 or the number of records.
+    """
     match compression:
         case Compression.NONE:
             return file

@@ -80,6 +80,7 @@ def test_line_that_is_no_record_is_malformed(line: bytes, reason: str) -> None:
     [
         (mapping(("*", "!b")), b'{"x":1,"b":2,"x":3}'),
         (mapping(("*", "!b")), rb'{"x":1,"\u0078":3}'),
+        (mapping(("*", "!b")), rb'{"k\u0022:y":1,"x":1,"x":2}'),
         (mapping(("*", "!b")), b'{"b":{"x":1,"x":2}}'),
         (mapping(("*", "!b.c")), b'{"b":{"x":1,"c":2,"x":3}}'),
         (mapping(b="{'y': 1}"), b'{"x":1,"x":2,"a":["\xff"]}'),

@@ -38,6 +38,13 @@ def references(count: int, *names: str) -> dict[str, Any]:
     return schema(id="int", **fields)
 
 
+def nested(levels: int) -> dict[str, Any]:
+    kind: Any = "int"
+    for _ in range(levels):
+        kind = {"type": "array", "items": kind}
+    return schema(a=kind)
+
+
 def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
     file = io.BytesIO()
     fastavro.writer(file, kind, records, sync_marker=SYNC, **options)
@@ -326,6 +333,7 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
         ),
         (references(40, "a", "b"), "has a schema of too many types"),
         (references(300, "a"), "has a schema of too many types"),
+        (nested(490), "has a schema of too many types"),
     ],
 )
 def test_avro_reader_rejects_unsupported_schema(kind: Any, reason: str) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from batch_pipeline.encode.chunks import ByteRange, Table
+from batch_pipeline.encode.readers import arrow_values
 from batch_pipeline.encode.readers.parquet import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.record_rules import OnNonfinite
@@ -121,6 +122,24 @@ def test_parquet_reader_quarantines_records_with_values_out_of_range(
     assert bad.line == 2
     assert bad.reason.startswith(f"column 'a' {reason}")
     assert bad.raw.startswith(b'{"n":2,"a":')
+
+
+def test_parquet_reader_converts_maps_of_quarantined_records_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the whole column for each of them."""
+    converted: list[int] = []
+    convert = arrow_values._leaves
+
+    def leaves(array: pa.Array) -> list[Any]:
+        converted.append(len(array))
+        return convert(array)
+
+    monkeypatch.setattr(arrow_values, "_leaves", leaves)
+    values = [[(str(number), number)] for number in range(1, 201)]
+    table = one_column(pa.array(values, pa.map_(pa.string(), pa.timestamp("ns"))))
+    assert len(table.bad) == 200
+    assert sum(converted) < 200 * 20
 
 
 def test_parquet_reader_quarantines_record_with_invalid_utf_8() -> None:

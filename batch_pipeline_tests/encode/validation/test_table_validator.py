@@ -72,6 +72,12 @@ def test_text_cells_that_do_not_fit_widen_column(
     assert values or validated.batch.column("a").to_pylist() == texts
 
 
+def test_misfit_of_each_column_has_its_line() -> None:
+    subject = ValidatorUnderTest(RecordSchema.from_json([("a", "integer"), ("b", "integer")]))
+    validate(subject, cells(a=["1", "x", "y"], b=["2", "3", "z"]))
+    assert [misfit.line for misfit in subject.profile.misfits()] == [2, 3]
+
+
 TEXT: dict[str, list[str | None]] = {
     "empty": [None, None],
     "flag": ["true", None],
