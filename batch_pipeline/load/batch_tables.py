@@ -1,9 +1,9 @@
 """Part files of published batches as Arrow tables with one schema.
 
-Types of columns are only ever widened from one schema version to the next, so the types of the
-newest of several manifests hold every value. Values of older part files are converted to them:
-integers to decimals or doubles, values of a column that became text or mixed to their JSON form. A
-column that a part file does not have yet is null.
+Types of columns are only ever widened from one schema version to the next. Values of older part
+files are converted to the newest types: integers to decimals or doubles, values of a column that
+became text or mixed to their JSON form. A column that a part file does not have yet is null. Only
+integers beyond 2^53 may not fit, if the column became a number by a batch without such integers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +21,20 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.storage.verification import UnusablePartError
+
+
+_IF_UNREADABLE = (
+    "If its files are on another machine, use a storage root that all machines reach, such as "
+    "s3://. If they are lost, materialize the partition again."
+)
+_IF_INEXACT = (
+    "Materialize the partition again: the column then has a type that holds the values of all "
+    "batches."
+)
+
+
+class _InexactError(ValueError):
+    """Values of a column cannot be converted to its newest type."""
 
 
 def common_schema(manifests: Iterable[Manifest]) -> RecordSchema:
@@ -43,7 +57,8 @@ def read_batches(manifest: Manifest, schema: RecordSchema) -> Iterator[pa.Record
     The size and SHA-256 of a file are verified before it is read.
 
     Raises:
-        BatchDataError: a part file is missing, or differs from what was published.
+        BatchDataError: a part file is missing or differs from what was published, or a value does
+            not fit the type that `schema` has.
         RetryableError: the store of a part file cannot be reached.
     """
     known = manifest.schema.by_name()
@@ -53,6 +68,8 @@ def read_batches(manifest: Manifest, schema: RecordSchema) -> Iterator[pa.Record
             batch = block.read()
             arrays = [_converted(batch, old, column) for old, column in pairs]
             yield batch_of(arrays, schema.names, batch.num_rows)
+    except _InexactError as error:
+        raise unreadable_error(manifest, str(error), _IF_INEXACT) from error
     except (UnusablePartError, IncompatibleValueError, pa.ArrowInvalid) as error:
         raise unreadable_error(manifest, str(error)) from error
 
@@ -63,13 +80,14 @@ def read_table(manifests: Sequence[Manifest], schema: RecordSchema) -> pa.Table:
     return pa.Table.from_batches(batches, arrow_schema_of(schema.columns))
 
 
-def unreadable_error(manifest: Manifest, reason: str) -> BatchDataError:
+def unreadable_error(
+    manifest: Manifest, reason: str, next_step: str = _IF_UNREADABLE
+) -> BatchDataError:
     """Build the error for a batch whose part files cannot be read."""
     batch = manifest.batch
     return BatchDataError(
         f"{batch.job}: batch {batch.label}, generation {manifest.generation}, cannot be read: "
-        f"{reason}. If its files are on another machine, use a storage root that all machines "
-        f"reach, such as s3://. If they are lost, materialize the partition again."
+        f"{reason}. {next_step}"
     )
 
 
@@ -83,4 +101,8 @@ def _converted(batch: pa.RecordBatch, old: Column | None, new: Column) -> pa.Arr
     if new.type in JSON_TYPES or new.type is ColumnType.STRING:
         text = encode_values(array, OnNonfinite.NULL).joined()
         return text if new.type in JSON_TYPES else pc.utf8_trim(text, characters='"')
-    return exact_cast(array, kind)
+    try:
+        return exact_cast(array, kind)
+    except pa.ArrowInvalid as error:
+        problem = f"its column {new.name!r} became {new.type_text} later, which is inexact"
+        raise _InexactError(f"{problem} ({error})") from error

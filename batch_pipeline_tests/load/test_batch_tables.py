@@ -69,6 +69,14 @@ def test_values_are_converted_to_the_newer_type(
     assert table.column("x").to_pylist() == [expected, None]
 
 
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet"])
+def test_integer_that_a_later_number_cannot_hold_is_reported(tmp_path: Path, suffix: str) -> None:
+    old = write_manifest(tmp_path, suffix, 1, {"x": "integer"}, {"x": 2**53 + 1})
+    problem = r"'x' became number later, which is inexact \(.*9007199254740993.*Materialize"
+    with pytest.raises(BatchDataError, match=problem):
+        read_table([old], schema_of(x="number"))
+
+
 def test_columns_added_later_are_null_in_older_batches(tmp_path: Path) -> None:
     old = write_manifest(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
     columns, record = {"id": "integer", "note": "string"}, {"id": 2, "note": "b"}
