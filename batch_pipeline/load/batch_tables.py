@@ -22,7 +22,6 @@ from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.storage.verification import UnusablePartError
 
-
 _IF_UNREADABLE = (
     "If its files are on another machine, use a storage root that all machines reach, such as "
     "s3://. If they are lost, materialize the partition again."

@@ -291,6 +291,7 @@ def test_busy_target_does_not_block_other_targets(
         result = run_job(harness)
         event_types = [event.event_type_value for event in result.all_events]
         assert event_types.count("STEP_UP_FOR_RETRY") == 1
+        assert "run load-1 is loading" in step_error(result)
         assert load_counts(harness.database) == [("busy", "running", 1), ("good", "succeeded", 2)]
 
 

@@ -45,6 +45,20 @@ def test_split_batch_fails_with_the_partitions_of_its_parts(harness: DefsHarness
     assert statuses(harness.database) == []
 
 
+def test_unreachable_inventory_is_retried(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that begins in an outage is no worse off than one that meets it later."""
+    monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://127.0.0.1:9/inventory")
+    job = harness.definitions.resolve_job_def(harness.batches.job)
+    result = job.execute_in_process(
+        instance=harness.instance, partition_key=PARENT, raise_on_error=False
+    )
+    assert [event.event_type_value for event in result.all_events].count("STEP_RESTARTED") == 3
+    assert "cannot be reached" in harness.tick_run_ends()
+
+
 def test_split_backfill_batch_lists_its_live_parts(harness: DefsHarness) -> None:
     """Parts that were split again are replaced by their parts."""
     _split(harness, "orders.2023", PARENT)

@@ -78,6 +78,15 @@ def test_columns_are_added_and_widened_but_never_narrowed(warehouse: Warehouse) 
     assert warehouse.rows("id", *names, "name") == rows
 
 
+def test_numbers_are_widened_exactly_if_the_server_prints_fewer_digits(
+    warehouse: Warehouse,
+) -> None:
+    warehouse.url += "&options=-c%20extra_float_digits%3D0"
+    for first_id, kind, value in ((1, "number", 0.1 + 0.2), (11, "any", "x")):
+        warehouse.publish_and_load([{"v": value}], schema=schema_of(("v", kind)), first_id=first_id)
+    assert sorted(warehouse.rows("v"), key=str) == [("x",), (0.1 + 0.2,)]
+
+
 def test_compatible_existing_table_is_used(warehouse: Warehouse) -> None:
     warehouse.execute("CREATE TABLE orders (id numeric(30,4), name varchar, seen boolean)")
     warehouse.publish_and_load([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
