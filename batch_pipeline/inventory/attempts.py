@@ -232,13 +232,17 @@ class Heartbeat:
         for duration in {one.duration for one in self._leases.values()}:
             tokens = {token for token, one in self._leases.items() if one.duration == duration}
             fenced = set(tokens)
-            # Loads twice: an update that waited for the end of one does not see the next, which has
-            # the same token. Most processes hold only attempts or only loads.
-            for table in (attempt, load, load):
+            # Most processes hold only attempts or only loads.
+            for table in (attempt, load):
                 if fenced:
                     renewal = sa.update(table).where(_is_running(table, fenced))
                     renewal = renewal.values(renewed_at=now, lease_until=now + duration)
                     fenced -= set(connection.execute(renewal.returning(table.c.token)).scalars())
+            if fenced:
+                # An update that waited for the end of a load does not see the next, which has the
+                # same token and a new lease. Another update could wait for that one's end again.
+                running = sa.select(load.c.token).where(_is_running(load, fenced))
+                fenced -= set(connection.execute(running).scalars())
             for token in fenced:
                 del self._leases[token]  # publishing, or closing the load, will raise
             self._leases |= dict.fromkeys(tokens - fenced, _Lease(duration, started_at))

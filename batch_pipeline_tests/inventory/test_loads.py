@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 import sqlalchemy as sa
@@ -283,17 +284,25 @@ def test_lease_is_renewed_after_renewal_that_waits_for_succeed(
     database: Database, tmp_path: Path
 ) -> None:
     """The waiting renewal sees the closed load, but not the next one, which has the same token."""
-    published(database, tmp_path, 2)
+    published(database, tmp_path, 3)
     renewals: list[Future[None]] = []
+    ends_next_load = Event()
 
-    def renew_meanwhile(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
+    def interleave(_connection: object, _cursor: object, sql: str, *_rest: object) -> None:
         if "INSERT INTO batch_pipeline.load" in sql:
-            renewals.append(pool.submit(database.heartbeat._renew_all))
-            eventually(lambda: has_lock_waiters(database))
+            if renewals:
+                ends_next_load.set()
+            else:
+                renewals.append(pool.submit(database.heartbeat._renew_all))
+            eventually(lambda: renewals[0].done() or has_lock_waiters(database))
+        elif "UPDATE batch_pipeline.load SET renewed_at" in sql:
+            ends_next_load.wait(5)
 
     with ThreadPoolExecutor(1) as pool, claimed(database) as claim:
-        sa.event.listen(database.engine, "before_cursor_execute", renew_meanwhile)
+        sa.event.listen(database.engine, "after_cursor_execute", interleave)
         following = database.loads.succeed(claim.load, LOADED, claim.loadings[1])
+        assert following is not None
+        following = database.loads.succeed(following, LOADED, claim.loadings[2])
         renewals[0].result()
         assert following is not None
         assert database.heartbeat.is_renewing(following.token)
