@@ -187,10 +187,12 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
         done = control.cancel(job, *batch, meta_table=table)
     if as_json:
         print_json({"job": job, "batches": done.batches, "attempts": done.attempts})
-    elif not done.batches:
+        return
+    if not done.batches and not done.attempts:
         say(f"{job}: nothing to cancel.")
-    else:
-        say(f"{job}: batches cancelled: {done.batches}, while running: {done.attempts}.")
+        return
+    say(f"{job}: batches cancelled: {done.batches}, attempts cancelled: {done.attempts}.")
+    if done.batches:
         say(f"`batch-pipeline jobs retry {_words(job, meta_table)}` retries them.")
 
 

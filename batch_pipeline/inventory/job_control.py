@@ -49,7 +49,10 @@ _RUN_CANCELLED_REASON = "its run was cancelled by a user"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """The numbers of cancelled batches and of their running attempts."""
+    """The numbers of cancelled batches and attempts.
+
+    `JobControl.cancel` does not count batches that stay published.
+    """
 
     batches: int
     attempts: int
@@ -164,10 +167,12 @@ class JobControl:
             running = is_any_of(attempt.c.batch_id, batch_ids)
             attempts = close(connection, running, AttemptStatus.CANCELLED, _CANCEL_REASON)
             failpoint("cancel.closed")
-            idle = _cancel_unfinished(connection, is_any_of(batch_state.c.batch_id, batch_ids))
+            is_its = is_any_of(batch_state.c.batch_id, batch_ids)
+            is_unpublished = sa.and_(is_its, batch_state.c.state != BatchState.PUBLISHED)
+            cancelled = batch_states.set_state(connection, is_unpublished, BatchState.CANCELLED)
             failpoint("cancel.before_commit")
         failpoint("cancel.after_commit")
-        return Cancelled(batches=idle + attempts, attempts=attempts)
+        return Cancelled(batches=cancelled, attempts=attempts)
 
     def retry(
         self,
@@ -276,12 +281,6 @@ def _lock_states(connection: sa.Connection, condition: sa.ColumnElement[bool]) -
     return list(connection.execute(rows).scalars())
 
 
-def _cancel_unfinished(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
-    """Cancel the selected unfinished batches that are not running; return their number."""
-    is_unfinished = sa.and_(condition, sa.text(UNFINISHED))
-    return batch_states.set_state(connection, is_unfinished, BatchState.CANCELLED)
-
-
 @dataclass(frozen=True, slots=True)
 class RunEnds:
     """Operations at the end of a Dagster run. Each call is one transaction."""
@@ -318,7 +317,8 @@ class RunEnds:
             _lock_states(connection, sa.or_(is_of_run, _is_run_by(run_id)))
             of_run, status = attempt.c.run_id == run_id, AttemptStatus.CANCELLED
             attempts = close(connection, of_run, status, _RUN_CANCELLED_REASON)
-            idle = _cancel_unfinished(connection, sa.and_(is_of_run, _is_cancellable(run_id)))
+            is_idle = sa.and_(is_of_run, _is_cancellable(run_id))
+            idle = batch_states.set_state(connection, is_idle, BatchState.CANCELLED)
         return Cancelled(batches=idle + attempts, attempts=attempts)
 
 

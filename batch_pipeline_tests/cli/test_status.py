@@ -367,6 +367,14 @@ def test_explain_follows_cancelling_and_retrying(project: DefsHarness) -> None:
     assert following.startswith("  next        `batch-pipeline run orders` encodes it")
 
 
+def test_cancel_of_reprocessing_cancels_the_attempt_and_not_the_batch(project: DefsHarness) -> None:
+    publish_all(project)
+    with claimed(project.database, project.database.batches.batch("orders", FIRST)):
+        (line,) = run_lines("jobs", "cancel", "orders")
+    assert line == "orders: batches cancelled: 0, attempts cancelled: 1."
+    assert run_lines("jobs", "cancel", "orders") == ["orders: nothing to cancel."]
+
+
 def test_explain_of_a_split_batch_names_its_parts(project: DefsHarness) -> None:
     table = project.database.meta_table("orders").reflected()
     project.database.jobs.split("orders", FIRST, table)

@@ -124,9 +124,9 @@ def test_cancel_job_keeps_published_batches(database: Database) -> None:
     _fail(database, failed)
     _fail(database, dead, times=3)
     assert _states(database) == ["published", "failed", "dead", "planned", "planned"]
-    with claimed(database, running):
+    with claimed(database, running), claimed(database, done):
         cancelled = database.jobs.cancel("orders")
-    assert (cancelled.batches, cancelled.attempts) == (4, 1)
+    assert (cancelled.batches, cancelled.attempts) == (4, 2)
     assert _states(database) == ["published"] + 4 * ["cancelled"]
     assert database.jobs.cancel("orders").batches == 0
     check_invariants(database)
