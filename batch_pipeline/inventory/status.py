@@ -156,10 +156,6 @@ def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
     )
 
 
-# Assets whose partitions are batches, by the kind of their jobs.
-_PARTITIONED = {JobKind.INCREMENTAL.value: "batches", JobKind.BACKFILL.value: "backfill"}
-
-
 # A lookup by name, as of `to_regclass`, would fail without USAGE on the schema.
 _MAY_READ = sa.text("""
 SELECT CASE WHEN count(*) = cardinality(:names) THEN bool_and(
@@ -282,26 +278,24 @@ def many_partitions(
 ) -> list[ManyPartitions]:
     """Return the assets of the selected jobs that have too many partitions.
 
-    Scans `batch_state` once; its rows are small.
+    Late batches are partitions of `<stream>/batches`. Scans `batch_state` once; its rows are small.
     """
+    asset = sa.case((job.c.kind == JobKind.BACKFILL, "backfill"), else_="batches").label("asset")
     query = (
-        sa.select(job.c.stream, job.c.kind, sa.func.count().label("partitions"))
+        sa.select(job.c.stream, asset, sa.func.count().label("partitions"))
         .join(batch_state, batch_state.c.job_id == job.c.id)
         .where(
             condition,
             job.c.stream.is_not(None),
-            job.c.kind.in_(_PARTITIONED),
             batch_state.c.state != BatchState.SUPERSEDED,
         )
-        .group_by(job.c.stream, job.c.kind)
+        .group_by(job.c.stream, "asset")
         .having(sa.func.count() >= MANY_PARTITIONS)
-        .order_by(job.c.stream, job.c.kind.desc())
+        .order_by(job.c.stream, sa.desc("asset"))
     )
     return [
         ManyPartitions(
-            stream=row.stream,
-            asset=f"{row.stream}/{_PARTITIONED[row.kind]}",
-            partitions=row.partitions,
+            stream=row.stream, asset=f"{row.stream}/{row.asset}", partitions=row.partitions
         )
         for row in connection.execute(query)
     ]

@@ -148,7 +148,14 @@ def test_asset_with_many_partitions_warns(
     execute(database, "DELETE FROM batch_pipeline.batch")
     insert_batches(database, "orders.again", 4_999)
     assert findings(check_work(database.engine)) == []
-    insert_batches(database, "orders", 5_000)
+    insert_batches(database, "orders", 4_000)
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
+        "SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job "
+        "WHERE name = 'orders'",
+    )
+    insert_batches(database, "orders.late", 1_000)
     [(level, subject, text)] = findings(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
     assert text.startswith("orders/batches has 5,000 partitions. Dagster advises at most 100,000")
