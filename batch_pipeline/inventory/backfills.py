@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import read_statuses, select_statuses
+from batch_pipeline.inventory.batch_states import planned_ids, read_statuses, select_statuses
 from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     find_job_id,
@@ -362,15 +362,19 @@ class Backfills:
     def of_item(self, stream: str, item_id: int) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's backfills that contain an item, oldest first."""
         listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
-        return read_statuses(
-            self.engine,
+        around = (
             is_job_of(stream, JobKind.BACKFILL),
             batch.c.superseded_at.is_(None),
             batch.c.first_id <= item_id,
             batch.c.last_id >= item_id,
             sa.or_(batch.c.item_ids.is_(None), listed),
-            order_by=batch.c.id,
         )
+        with transaction(self.engine) as connection:
+            statuses = select_statuses(connection, *around, order_by=batch.c.id)
+            planned = [planned_ids(connection, status.batch) for status in statuses]
+        # A row that appeared in the range of a batch later is not in the batch.
+        each = zip(statuses, planned, strict=True)
+        return [status for status, ids in each if ids is None or item_id in ids]
 
     def paused(self, stream: str) -> dict[str, str]:
         """Return the paused backfills of a stream with their reasons, which may be empty.

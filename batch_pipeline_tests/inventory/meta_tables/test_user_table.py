@@ -134,10 +134,13 @@ def test_rows_inserted_into_range_of_batch_are_late(orders: UserTableFixture) ->
     """Before the batch is encoded and before it is encoded again. They are read once."""
     orders.insert(1, 2, 5, 8)
     first, second = orders.plan()
+    backfills = orders.database.backfills
+    backfills.plan(Backfill.of_stream("orders", "2023", Selection(), limits()), orders.table)
     orders.insert(3)  # before the batch is encoded
     assert orders.publish(first) == [1, 2, 5]
     assert orders.publish(second) == [8]
     assert orders.database.batches.batch_of_item("orders", 3) is None
+    assert [len(backfills.of_item("orders", item_id)) for item_id in (2, 3)] == [1, 0]
     orders.insert(6)  # before it is encoded again
     assert orders.publish(first) == [1, 2, 5]
     audits, reflected = orders.database.late_arrivals, orders.table.reflected()
