@@ -106,7 +106,13 @@ class BackfillSource:
         return table.weights(ids.first_id - 1, ids.last_id)
 
     def listed(self, ids: Sequence[int]) -> WeighedIds:
-        """Yield the existing items of an ascending list of ids."""
+        """Yield the existing items of an ascending list of ids.
+
+        Raises:
+            MetaTableError: an id is negative where ids must be valid in partition keys.
+        """
+        if self.has_keys and ids and ids[0] < 0:
+            ensure_ids_not_negative(self.table)
         for start in range(0, len(ids), _CHUNK):
             chunk = tuple(ids[start : start + _CHUNK])
             is_listed = Condition(self.table.columns.uid, Operator.IN, chunk)

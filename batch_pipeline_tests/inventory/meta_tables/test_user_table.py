@@ -385,6 +385,9 @@ def test_negative_ids_are_rejected_unless_filtered_out(orders: UserTableFixture)
     where = parse_filter([{"column": "id", "operator": ">=", "value": 0}])
     [batch] = orders.plan(orders.with_source(where=where))
     assert batch.key == "00000000-00000002"
+    listed = Backfill.of_stream("orders", "2023", Selection(item_ids=(-3, 2)), limits())
+    with pytest.raises(MetaTableError, match="the id -3 is negative"):
+        orders.database.backfills.plan(listed, orders.table)
 
 
 def test_restarted_ids_are_reported(orders: UserTableFixture) -> None:
