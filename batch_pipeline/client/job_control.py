@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from batch_pipeline.client.session import SESSIONS, AcquireOptions
+from batch_pipeline.config.units import MAX_DURATION
 from batch_pipeline.inventory.job_control import Cancelled
 from batch_pipeline.inventory.status import read_job_status
 from batch_pipeline.model.audit import Audit
@@ -68,15 +69,16 @@ def audit_job(
     items before new ones. Each late item is planned once, even if the audit is repeated.
 
     Raises:
-        InvalidValueError: `since` is not a positive timedelta.
+        InvalidValueError: `since` is not a positive timedelta up to 36,500 days.
         UnknownJobError, AmbiguousJobError: there is no such job, or several.
         ConfigurationError: the meta table can no longer be read.
         RetryableError: a database does not answer.
     """
     session = SESSIONS.current()
     stored_job = session.job(job, meta_table_name)
-    if since is not None and not (isinstance(since, timedelta) and since > timedelta(0)):
-        raise InvalidValueError("since", since, "a positive timedelta, or None")
+    is_timedelta = isinstance(since, timedelta)
+    if since is not None and not (is_timedelta and timedelta(0) < since <= MAX_DURATION):
+        raise InvalidValueError("since", since, "a positive timedelta up to 36,500 days, or None")
     return session.database.late_arrivals.audit(
         stored_job.name, session.table_of(stored_job), since=since
     )

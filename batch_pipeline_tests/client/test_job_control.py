@@ -101,7 +101,7 @@ def test_audit_adds_late_rows_to_the_job(meta_table: Database) -> None:
     assert acquired("orders", batch_count=1).items == ["file-6"]
     resume_job("orders.late")
     assert acquired("orders").items == ["file-3"]
-    invalid: list[Any] = [timedelta(0), 7]
+    invalid: list[Any] = [timedelta(0), timedelta.max, 7]
     for since in invalid:
         with pytest.raises(InvalidValueError, match="expected a positive timedelta"):
             audit_job("orders", since=since)

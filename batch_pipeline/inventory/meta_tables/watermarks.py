@@ -268,15 +268,16 @@ class SettleBy:
     """The column of insert times, and the age at which a row counts as settled.
 
     Raises:
-        InvalidValueError: the delay is not positive.
+        InvalidValueError: the delay is not positive, or longer than 36,500 days.
     """
 
     column: str
     delay: timedelta = timedelta(minutes=15)
 
     def __post_init__(self) -> None:
-        if self.delay <= timedelta(0):
-            raise InvalidValueError("settle delay", str(self.delay), "more than 0 s")
+        if not timedelta(0) < self.delay <= timedelta(days=36_500):
+            expected = "more than 0 s, at most 36,500 days"
+            raise InvalidValueError("settle delay", str(self.delay), expected)
 
 
 def insert_time(table: ReflectedMetaTable, name: str) -> sa.ColumnElement[Any]:

@@ -325,8 +325,9 @@ def test_settle_by_unsuitable_column_is_rejected(files: ReflectedMetaTable) -> N
     for column in ("imprted", "size_in_bytes"):
         with pytest.raises(MetaTableError, match="insert time"):
             choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy(column))
-    with pytest.raises(InvalidValueError, match="settle delay"):
-        SettleBy("imported", timedelta(0))
+    for delay in (timedelta(0), timedelta.max):
+        with pytest.raises(InvalidValueError, match="settle delay"):
+            SettleBy("imported", delay)
     with pytest.raises(MetaTableError, match="Name one"):
         choose_watermark(files, Strategy.SETTLE)
 
