@@ -465,7 +465,8 @@ def _propose_index(table: ReflectedMetaTable, where: Filter) -> str:
         options["postgresql_concurrently"] = not partitioned
     else:
         leading = _leading_columns(table, where)
-        texts = [name for name in leading if isinstance(copied.c[name].type, sa.Text)]
+        # TEXT, MEDIUMTEXT and others have no length, and no base class that is only theirs.
+        texts = [name for name in leading if getattr(copied.c[name].type, "length", 0) is None]
         if dialect.name in {"mysql", "mariadb"}:
             options[f"{dialect.name}_length"] = dict.fromkeys(texts, _PREFIX_CHARACTERS)
     columns = [copied.c[name] for name in leading]

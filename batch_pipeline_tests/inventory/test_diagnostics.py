@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.diagnostics import (
@@ -334,10 +335,16 @@ def test_proposed_index_of_partitioned_table_can_be_created(postgres: sa.Engine)
     assert filter_cost(table, 0, 10**9) == FilterCost(scanned=100, kept=100)
 
 
-@pytest.mark.parametrize("name", ["MiXed %s", "quo\"te's; --", "表" * 20])
-def test_proposed_index_quotes_names(any_engine: sa.Engine, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "mysql_text"),
+    [("MiXed %s", mysql.TEXT), ("quo\"te's; --", mysql.TINYTEXT), ("表" * 20, mysql.LONGTEXT)],
+)
+def test_proposed_index_quotes_names_and_takes_texts(
+    any_engine: sa.Engine, name: str, mysql_text: type[sa.String]
+) -> None:
     uid = sa.Column(name, sa.BigInteger, primary_key=True, autoincrement=False)
-    sql_table = sa.Table(name, sa.MetaData(), uid, sa.Column("item", sa.Text))
+    text = sa.Text().with_variant(mysql_text(), "mysql", "mariadb")
+    sql_table = sa.Table(name, sa.MetaData(), uid, sa.Column("item", text))
     sql_table.create(any_engine)
     with any_engine.begin() as connection:
         rows = [{name: n, "item": name if n == 7 else "x"} for n in range(1, 2_001)]
