@@ -283,7 +283,7 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
     for row in stale_rows:
         text = f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "
         if row.stream is None:
-            text += "Acquire from the job, which closes them."
+            text += "Resume the job if it is paused, and acquire from it, which closes them."
         else:
             text += (
                 "Neither sensors nor `reconcile` have closed them. Run `batch-pipeline reconcile`."

@@ -134,7 +134,9 @@ def test_running_attempt_with_expired_lease_warns(database: Database) -> None:
     assert (level, subject) == ("warn", "orders")
     assert text.startswith("running attempts whose lease expired more than ten minutes ago: 1")
     assert text.endswith("Run `batch-pipeline reconcile`.")
-    assert text_of_library.endswith("ago: 1. Acquire from the job, which closes them.")
+    assert text_of_library.endswith(
+        "Resume the job if it is paused, and acquire from it, which closes them."
+    )
 
 
 def test_asset_with_many_partitions_warns(
