@@ -219,8 +219,13 @@ class Pipeline:
         described = stream.user_table
         if described is None:
             return self.database.meta_table(stream.name)
-        sources = self._sources_at(stream, described.conn)
-        return UserMetaTable.of(stream, described, inventory=self.database.engine, sources=sources)
+        return UserMetaTable(
+            inventory=self.database.engine,
+            stream=stream.name,
+            sources=self._sources_at(stream, described.conn),
+            table_source=described,
+            on_bad_file=stream.on_bad_file.missing,
+        )
 
     def job(self, name: str, meta_table: str | None = None) -> Job:
         """Return a job by name and, if given, by its meta table in any spelling.

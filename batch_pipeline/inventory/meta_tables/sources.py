@@ -73,7 +73,7 @@ from batch_pipeline.model.location import (
 )
 from batch_pipeline.model.planning import Cut, Limits
 from batch_pipeline.model.record_rules import OnBadFile
-from batch_pipeline.model.stream import Strategy, Stream, TableSource
+from batch_pipeline.model.stream import Strategy, TableSource
 
 log = logging.getLogger(__name__)
 
@@ -523,24 +523,6 @@ class UserMetaTable(StreamTable):
     sources: MetaSources
     table_source: TableSource
     on_bad_file: OnBadFile = OnBadFile.FAIL
-
-    @classmethod
-    def of(
-        cls,
-        stream: Stream,
-        table_source: TableSource,
-        *,
-        inventory: sa.Engine,
-        sources: MetaSources,
-    ) -> "UserMetaTable":
-        """Return the table of a stream."""
-        return cls(
-            inventory=inventory,
-            stream=stream.name,
-            sources=sources,
-            table_source=table_source,
-            on_bad_file=stream.on_bad_file.missing,
-        )
 
     @property
     def time_column(self) -> str | None:
