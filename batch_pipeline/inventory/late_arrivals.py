@@ -36,15 +36,7 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.model.audit import Audit, Comparison
 from batch_pipeline.model.backfill import cut_lists
-from batch_pipeline.model.batch import (
-    KEY_DIGITS,
-    MAX_ID,
-    MIN_ID,
-    BatchState,
-    IdRange,
-    IdRuns,
-    partition_key,
-)
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, BatchState, IdRange, IdRuns
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import parse_filter
@@ -72,17 +64,17 @@ class AuditedRange:
     `batch_id` is None for the ids below a job's first batch. `seen` is None if it was not stored or
     the batch is being reprocessed; it has no runs of ids. `window` is the id window that the batch
     was requested with, None for no bound. `planned` are the planned ids of an unpublished batch; no
-    attempt will read other ids. `key_digits` is that of the job.
+    attempt will read other ids.
     """
 
     ids: IdRange
     batch_id: int | None = None
+    label: str = ""
     generation: int | None = None
     attempt_id: int | None = None
     seen: ItemIdSet | None = NO_ITEMS
     window: Window = (None, None)
     planned: IdRuns | None = None
-    key_digits: int = KEY_DIGITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +233,7 @@ class _RunningAudit:
             missing = self.audit.missing.plus(comparison.missing)
             self.audit = replace(self.audit, missing=missing)
         elif audited.seen is not None and comparison.weight != audited.seen.weight:
-            changed = self.audit.changed.extended([_label(audited)])
+            changed = self.audit.changed.extended([audited.label])
             self.audit = replace(self.audit, changed=changed)
 
 
@@ -299,10 +291,7 @@ def _dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[Audite
 def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
     query = (
         sa.select(
-            batch.c.id,
-            batch.c.first_id,
-            batch.c.last_id,
-            job.c.key_digits,
+            *BATCH_ROW,
             *_WINDOW,
             batch_state.c.state,
             batch_state.c.generation,
@@ -332,21 +321,16 @@ def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
 
 def _audited(row: sa.Row[Any]) -> AuditedRange:
     is_comparable = row.seen is not None and row.state == BatchState.PUBLISHED
+    audited_batch = batch_from_row(row)
     return AuditedRange(
-        ids=IdRange(first_id=row.first_id, last_id=row.last_id),
-        batch_id=row.id,
+        ids=audited_batch.id_range,
+        batch_id=audited_batch.id,
+        label=audited_batch.label,
         generation=row.generation,
         attempt_id=row.attempt_id,
         seen=ItemIdSet.from_json({**row.seen, "runs": []}) if is_comparable else None,
         window=(row.window_first_id, row.window_last_id),
-        key_digits=row.key_digits,
     )
-
-
-def _label(audited: AuditedRange) -> str:
-    """Return the label of a batch for messages."""
-    ids = audited.ids
-    return str(ids) if ids.first_id < 0 else partition_key(ids, audited.key_digits)
 
 
 def _table_differences(
