@@ -313,14 +313,6 @@ def _oldest_unfinished(stream: str) -> sa.Select[Any]:
     )
 
 
-_REMAINING_STATES = {
-    BatchState.PLANNED,
-    BatchState.RUNNING,
-    BatchState.INTERRUPTED,
-    BatchState.FAILED,
-}
-
-
 def job_progress(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Progress]:
     """Return the progress of the selected jobs, oldest first."""
     by = (job.c.id, job.c.name, job.c.stream, job.c.parent_id)
@@ -349,7 +341,8 @@ def _remaining(
     connection: sa.Connection, job_row: sa.Row[Any], by_state: dict[BatchState, sa.Row[Any]]
 ) -> timedelta | None:
     """Estimate the time to finish with the current number of workers."""
-    remaining = [row for state, row in by_state.items() if state in _REMAINING_STATES]
+    states = UNFINISHED - {BatchState.DEAD}
+    remaining = [row for state, row in by_state.items() if state in states]
     if not remaining:
         return timedelta(0)
     same_stream = sa.and_(job.c.stream.is_not(None), job.c.stream == job_row.stream)
