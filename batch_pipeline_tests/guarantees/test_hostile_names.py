@@ -22,7 +22,13 @@ from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.inputs.hostile import TEXTS, is_text
 from batch_pipeline_tests.inventory.meta_tables.test_user_table import open_user_table
-from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, record_statements
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    FILES,
+    execute,
+    item_ids,
+    items_of,
+    record_statements,
+)
 from batch_pipeline_tests.load.warehouse import Warehouse
 from batch_pipeline_tests.proofs import Figures
 
@@ -77,7 +83,7 @@ def test_filter_values_are_bound(
         for row in tried:
             condition = {"column": "file_location", "operator": "=", "value": row["file_location"]}
             filtered = replace(files, where=parse_filter([condition]))
-            assert [item.id for item in filtered.items(ALL_IDS)] == [row["id"]]
+            assert item_ids(filtered, ALL_IDS) == [row["id"]]
     distinct = {statement for statement, _ in statements if "file_location" in statement}
     assert len(distinct) == 1
     check_untouched(files)
@@ -102,7 +108,7 @@ def test_filter_patterns_and_lists_are_bound(
         condition = {"column": "file_location", "operator": operator.value, "value": value}
         try:
             filtered = replace(files, where=parse_filter([condition]))
-            assert [item.id for item in filtered.items(ALL_IDS)] in ([], [1])
+            assert item_ids(filtered, ALL_IDS) in ([], [1])
         except ConfigurationError:
             assert operator is Operator.LIKE
     check_untouched(files)
@@ -151,7 +157,7 @@ def test_tables_and_columns_with_hostile_names_are_read(
         cut = opened.next_cut(None, 9, limits())
         assert cut is not None
         assert cut.count == 1
-        assert [item.item for item in opened.items(ALL_IDS)] == ["/a"]
+        assert [item.item for item in items_of(opened, ALL_IDS)] == ["/a"]
         check_untouched(files, name)
         table.drop(files.engine)
     figures(hostile_texts=len(names))

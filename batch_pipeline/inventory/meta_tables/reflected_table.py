@@ -124,11 +124,6 @@ class BatchQueries:
         )
 
 
-def _runs_from_row(row: Sequence[Any]) -> IdRuns:
-    """Return the ids of a row of `BatchQueries.runs`."""
-    return IdRuns(*(row[-2:] if row[0] else ((), ())))
-
-
 def _bound(name: str) -> sa.BindParameter[int]:
     return sa.bindparam(name, type_=sa.BigInteger)
 
@@ -425,14 +420,6 @@ class ReflectedMetaTable:
             yield self._integer(item_id), weight
             last_id = item_id
 
-    def items(self, id_range: IdRange) -> list[MetaItem]:
-        """Return the items of a range in id order.
-
-        Raises:
-            BadWeightError: a row has a rejected weight.
-        """
-        return self._to_items(self._rows(self.queries.items, id_range))
-
     def items_of_batch(
         self,
         planned_batch: Batch,
@@ -555,7 +542,7 @@ class ReflectedMetaTable:
         """Return the ids of a batch; None if its rows changed after it was cut."""
         row = connection.execute(self.queries.runs, _bounds(planned.id_range)).one()
         is_same = (row.items, int(row.weight or 0)) == (planned.count, planned.weight)
-        return _runs_from_row(row) if is_same else None
+        return IdRuns(row.firsts, row.lasts) if is_same else None
 
     def _pages(
         self, first_id: int, high_watermark: int, max_count: int

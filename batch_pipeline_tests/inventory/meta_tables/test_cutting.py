@@ -34,6 +34,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     delete,
     execute,
     insert,
+    items_of,
     record_statements,
     rows_scanned,
 )
@@ -361,7 +362,7 @@ def test_items_reads_only_batch_rows_in_one_statement(large: sa.Engine) -> None:
     for where, count in ((None, 2_000), (KIND_LATE, 100)):
         table = ReflectedMetaTable.open(large, "ops.files", FILES, where)
         with record_statements(large) as statements:
-            items = table.items(IdRange(first_id=18_001, last_id=20_000))
+            items = items_of(table, IdRange(first_id=18_001, last_id=20_000))
         assert len(items) == count
         assert len(statements) == 1
         assert rows_scanned(large, statements) == count
@@ -428,7 +429,7 @@ if sys.platform == "linux":  # libpq can trace only on Linux
             driver.pgconn.trace(trace.fileno())
             table.next_cut(0, ROWS, BOUNDS)
             table.next_cut(None, ROWS, BOUNDS)
-            table.items(IdRange(first_id=1, last_id=5_000))
+            items_of(table, IdRange(first_id=1, last_id=5_000))
             driver.pgconn.untrace()
             assert trace.seek(0) == 0
             assert trace.read().count(b"ReadyForQuery") == 3

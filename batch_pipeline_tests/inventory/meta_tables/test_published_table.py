@@ -27,6 +27,7 @@ from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import Logins
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    items_of,
     record_statements,
     rows_scanned_by_table,
 )
@@ -314,7 +315,7 @@ def test_chained_batch_reads_only_its_rows_and_one_more(database: Database) -> N
         assert cut is not None
         assert cut.id_range == IdRange(first_id=after_id + 1, last_id=after_id + 60)
         with record_statements(database.engine) as reading:
-            assert len(table.items(cut.id_range)) == 60
+            assert len(items_of(table, cut.id_range)) == 60
         for statements, rows in ((cutting, 61), (reading, 60)):
             read = rows_scanned_by_table(database.engine, statements)
             assert read["batch"] == read["attempt"]

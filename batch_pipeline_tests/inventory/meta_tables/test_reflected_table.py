@@ -41,6 +41,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute,
     insert,
     item_ids,
+    items_of,
     meta_engine,
     new_role,
     record_statements,
@@ -111,7 +112,7 @@ def test_names_that_look_like_sql_are_quoted(any_table: ReflectedMetaTable) -> N
         opened = ReflectedMetaTable.open(any_table.engine, quoted, columns, where)
         insert(opened, {7: 3, 8: 5})
         assert opened.next_cut(None, 9, limits()) == a_cut(7, 9, 3, 1, closed=False), name
-        assert opened.items(ALL_IDS) == [MetaItem(id=7, item="file-7", weight=3)], name
+        assert items_of(opened, ALL_IDS) == [MetaItem(id=7, item="file-7", weight=3)], name
         assert opened.facts(ALL_IDS).count == 1, name
 
 
@@ -226,7 +227,7 @@ def test_bad_weight_is_rejected_with_its_id(any_table: ReflectedMetaTable) -> No
         lambda: any_table.next_cut(0, 4, limits()),
         lambda: any_table.next_cut(2, 4, limits(max_count=2)),
         lambda: list(any_table.weights(0, 4)),
-        lambda: any_table.items(ALL_IDS),
+        lambda: items_of(any_table, ALL_IDS),
     ]
     for bad in (None, -1):
         delete(any_table)
@@ -247,7 +248,7 @@ def test_bad_weight_is_replaced_by_configured_weight(any_table: ReflectedMetaTab
         assert list(table.weights(None, 3)) == [(1, counted), (2, 10), (3, counted)]
         cuts = all_cuts(table, 0, 3, limits(max_count=1))
         assert [cut.weight for cut in cuts] == [counted, 10, counted]
-        assert [item.weight for item in table.items(ALL_IDS)] == [counted, 10, counted]
+        assert [item.weight for item in items_of(table, ALL_IDS)] == [counted, 10, counted]
         assert table.facts(ALL_IDS).weight == weight
     with pytest.raises(InvalidValueError, match="on_bad_weight"):
         ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, on_bad_weight=-1)
@@ -263,7 +264,7 @@ def test_sqlite_weight_of_other_type_than_its_column_is_rejected(sqlite: sa.Engi
         with pytest.raises(BadWeightError):
             table.next_cut(None, 1, limits())
         with pytest.raises(BadWeightError):
-            table.items(ALL_IDS)
+            items_of(table, ALL_IDS)
 
 
 # Reading
@@ -272,7 +273,7 @@ def test_sqlite_weight_of_other_type_than_its_column_is_rejected(sqlite: sa.Engi
 def test_items_are_ordered_by_id_after_update(files: ReflectedMetaTable) -> None:
     insert(files, {number: number for number in range(1, 8)})
     execute(files.engine, "UPDATE ops.files SET file_location = 'new' WHERE id <= 3")
-    items = [(item.id, item.item) for item in files.items(ids(2, 5))]
+    items = [(item.id, item.item) for item in items_of(files, ids(2, 5))]
     assert items == [(2, "new"), (3, "new"), (4, "file-4"), (5, "file-5")]
 
 
@@ -462,7 +463,7 @@ def weighted(request: pytest.FixtureRequest) -> Iterator[ReflectedMetaTable]:
 def test_fractions_are_rounded_up_and_bad_weights_rejected(weighted: ReflectedMetaTable) -> None:
     """By every read, and per item."""
     insert(weighted, FRACTIONS)
-    assert [item.weight for item in weighted.items(ids(1, 6))] == ROUNDED
+    assert [item.weight for item in items_of(weighted, ids(1, 6))] == ROUNDED
     assert [weight for _, weight in weighted.weights(None, 6)] == ROUNDED
     assert weighted.facts(ids(1, 6)).weight == sum(ROUNDED)
     halves = [ids(1, 3), ids(4, 6)]
@@ -476,7 +477,7 @@ def test_fractions_are_rounded_up_and_bad_weights_rejected(weighted: ReflectedMe
         with pytest.raises(BadWeightError) as caught:
             weighted.next_cut(uid - 1, uid, limits())
         assert caught.value.item_id == uid
-    counted = replace(weighted, on_bad_weight=7).items(ids(6, 8))
+    counted = items_of(replace(weighted, on_bad_weight=7), ids(6, 8))
     assert [item.weight for item in counted] == [1, 7, 7]
 
 
@@ -497,9 +498,9 @@ def test_weights_beyond_64_bits_are_rejected(
     weighted: ReflectedMetaTable, largest: float | Decimal, too_large: float | Decimal, weight: int
 ) -> None:
     insert(weighted, {1: largest, 2: too_large})
-    assert weighted.items(ids(1, 1))[0].weight == weight
+    assert items_of(weighted, ids(1, 1))[0].weight == weight
     with pytest.raises(BadWeightError):
-        weighted.items(ids(2, 2))
+        items_of(weighted, ids(2, 2))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables import watermarks
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import (
     Candidates,
     SettleBy,
@@ -22,6 +22,7 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Cut, Limits
 from batch_pipeline.model.stream import Strategy
+from batch_pipeline_tests.factories import batch
 
 MARIADB = bool(shutil.which("mariadbd") and importlib.util.find_spec("pymysql"))
 FILES = MetaColumns(uid="id", item="file_location", weight="size_in_bytes")
@@ -168,6 +169,11 @@ def _scanned(node: dict[str, Any]) -> Counter[str | None]:
     return rows
 
 
+def items_of(table: ReflectedMetaTable, ids: IdRange) -> list[MetaItem]:
+    """Return the items in a range, in order."""
+    return table.items_of_batch(batch(ids.first_id, ids.last_id), None)
+
+
 def item_ids(table: ReflectedMetaTable, ids: IdRange) -> list[int]:
     """Return the ids of the items in a range, in order."""
-    return [row.id for row in table.items(ids)]
+    return [row.id for row in items_of(table, ids)]
