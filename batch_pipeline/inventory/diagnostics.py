@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from batch_pipeline.inventory.connection import fetch_value, location, named_statement, transaction
 from batch_pipeline.inventory.jobs import ALL_IDS, highest_planned
@@ -391,21 +389,6 @@ def _sample(
     return sampled, kept, last_id
 
 
-class _Explained(sa.Executable, sa.ClauseElement):
-    """`EXPLAIN ANALYZE` of a statement, as JSON."""
-
-    inherit_cache = False
-
-    def __init__(self, statement: sa.Select[Any]) -> None:
-        self.statement = statement
-
-
-@compiles(_Explained)
-def _explain(element: _Explained, compiler: SQLCompiler, **options: Any) -> str:
-    statement = compiler.process(element.statement, **options)
-    return f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {statement}"
-
-
 def _rows_scanned_by_cut(table: ReflectedMetaTable, first_id: int, last_id: int) -> int:
     """Return the number of rows read to cut the whole range as one batch."""
     values = {
@@ -414,8 +397,12 @@ def _rows_scanned_by_cut(table: ReflectedMetaTable, first_id: int, last_id: int)
         "max_weight": MAX_ID,
         "max_count": MAX_ID,
     }
+    options = {"render_postcompile": True}
+    compiled = table.queries.cut.compile(table.engine, compile_kwargs=options)
+    statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {compiled}"
     with read_one_statement(table.engine) as connection:
-        explained = connection.execute(_Explained(table.queries.cut), values).scalar_one()
+        result = connection.exec_driver_sql(statement, compiled.construct_params(values))
+        explained = result.scalar_one()
     plan = json.loads(explained) if isinstance(explained, str) else explained
     return sum(
         int(node["Actual Loops"] * sum(node.get(counted, 0) for counted in _SCANNED))
