@@ -10,12 +10,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.home import Home
-from batch_pipeline.config.stream_file import invalid_files_error, load_streams, load_valid_streams
+from batch_pipeline.config.stream_file import check_valid, load_streams, load_valid_streams
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.embedded_server import ensure_running
 from batch_pipeline.inventory.meta_tables.chained_table import (
@@ -198,13 +197,7 @@ class Pipeline:
             StreamFileError, ConfigurationError: its file is not valid, or no file is.
             UnknownStreamError: there is no such stream.
         """
-        errors = [
-            error  # matched by the name in the file, else by the name of its folder
-            for error in self.stream_file_errors
-            if name == (error.stream or Path(error.path).parent.name)
-        ]
-        if errors:
-            raise invalid_files_error(errors)
+        check_valid(name, self.stream_file_errors)
         known = self.usable_streams
         if name not in known:
             raise UnknownStreamError(name, tuple(known), str(self.settings.streams))

@@ -22,12 +22,13 @@ from batch_pipeline.cli.demo import DEMO
 from batch_pipeline.config.stream_file import (
     COMPONENT,
     FILE_NAME,
+    check_valid,
     find_stream_files,
     load_valid_streams,
     read_stream_file,
     stream_text,
 )
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError, StreamFileError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import name_fault, schema_of
 from batch_pipeline.model.stream import Source, SourceFormat, Stream, identifier_of
@@ -61,15 +62,15 @@ class TargetBatchPipeline(LandingTarget):
         return Pipeline.from_environment(settings=given)
 
     @cached_property
-    def _streams(self) -> dict[str, Stream]:
-        """The streams with valid files; a target does not report the other files."""
-        return load_valid_streams(self._pipeline.settings.streams)[0]
+    def _stream_files(self) -> tuple[dict[str, Stream], list[StreamFileError]]:
+        """The streams with valid files by name, and the errors of the other files."""
+        return load_valid_streams(self._pipeline.settings.streams)
 
     @cached_property
     def _folder_of_new(self) -> Path:
         """The folder for new stream files: by default not the demo's, unless it has others."""
         settings = self._pipeline.settings
-        is_used = "streams" in settings.model_fields_set or self._streams.keys() - {DEMO}
+        is_used = "streams" in settings.model_fields_set or self._stream_files[0].keys() - {DEMO}
         return settings.streams if is_used else Path.cwd() / "streams"
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
@@ -81,7 +82,9 @@ class TargetBatchPipeline(LandingTarget):
             ConfigurationError: a folder or file cannot be created.
         """
         name = self.settings.stream_names.get(wanted.name) or stream_name(wanted.name)
-        stream = self._streams.get(name) or self._described(name)
+        known, errors = self._stream_files
+        check_valid(name, errors)
+        stream = known.get(name) or self._described(name)
         landings = self.settings.landing_root or self._pipeline.home.path / "landing"
         folder = landings.absolute() / name
         if stream is None and self.settings.create_streams:
@@ -111,7 +114,7 @@ class TargetBatchPipeline(LandingTarget):
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
         """Write a stream file and create the landing folder; a concurrent writer's file is kept."""
-        for other in self._streams.values():
+        for other in self._stream_files[0].values():
             if other.identifier == identifier_of(name):
                 problem = f"has the same name in Dagster as {other.name!r}, so neither would run"
                 raise unusable_landing(name, problem)
@@ -133,7 +136,7 @@ class TargetBatchPipeline(LandingTarget):
         if stream is None:
             problem = f"has no stream file, and {place / FILE_NAME} describes another stream"
             raise unusable_landing(name, problem)
-        self._streams[name] = stream
+        self._stream_files[0][name] = stream
         return stream
 
 

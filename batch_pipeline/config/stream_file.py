@@ -6,7 +6,7 @@ Sections: files and folders, descriptions of problems, YAML with lines, new file
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -189,6 +189,17 @@ def invalid_files_error(errors: Sequence[StreamFileError]) -> StreamFileError | 
     return ConfigurationError(
         "\n".join([f"Invalid stream files: {len(errors)}.", *map(str, errors)])
     )
+
+
+def check_valid(name: str, errors: Iterable[StreamFileError]) -> None:
+    """Check that no invalid file describes a stream, by the name in it or else of its folder.
+
+    Raises:
+        StreamFileError, ConfigurationError: the file of the stream is not valid.
+    """
+    mine = [one for one in errors if name == (one.stream or Path(one.path).parent.name)]
+    if mine:
+        raise invalid_files_error(mine)
 
 
 def no_streams(folder: Path) -> ConfigurationError:

@@ -6,7 +6,7 @@ Existing files are never overwritten.
 from importlib.resources import files
 from pathlib import Path
 
-from batch_pipeline.config.stream_file import FILE_NAME, load_valid_streams
+from batch_pipeline.config.stream_file import FILE_NAME, check_valid, load_valid_streams
 from batch_pipeline.config.stream_proposal import project_not_made
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Stream
@@ -57,13 +57,15 @@ def _check_new(folder: Path, stream: Stream) -> None:
 
     Raises:
         ConfigurationError: the stream, one of the same name in Dagster, or the file exists already.
+        StreamFileError: an invalid file describes the stream.
     """
     path = folder / STREAMS / stream.name / FILE_NAME
     other = "choose another name with --name, or remove the file"
     if path.exists():
         step = f"It defines how the stream runs: edit it by hand, {other}."
         raise project_not_made(str(path), "already exists", step)
-    known, _ = load_valid_streams(folder / STREAMS)
+    known, errors = load_valid_streams(folder / STREAMS)
+    check_valid(stream.name, errors)
     for name in (one.name for one in known.values() if one.identifier == stream.identifier):
         where = "in a folder with another name"
         if name != stream.name:

@@ -106,7 +106,10 @@ def test_init_of_an_existing_stream_fails_and_writes_nothing(run: Run, landing: 
     result = run("--from", str(landing))
     assert "already has the stream sales" in str(result.exception)
     assert Path("streams/other/defs.yaml").read_text() == before
+    Path("streams/other/defs.yaml").write_text(before + "typo: 1\n")
+    assert "streams/other/defs.yaml" in str(run("--from", str(landing)).exception)
     assert not stream_file.exists()
+    Path("streams/other/defs.yaml").write_text(before)
     run("--from", str(landing), "--name", "a_b")
     error = str(run("--from", str(landing), "--name", "a-b").exception)
     assert "already has the stream a_b, the same in Dagster as a-b. Nothing was" in error

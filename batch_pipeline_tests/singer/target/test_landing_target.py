@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.config.stream_file import load_streams
-from batch_pipeline.model.errors import ConfigurationError, RetryableError
+from batch_pipeline.model.errors import ConfigurationError, RetryableError, StreamFileError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source
 from batch_pipeline.singer.parser import MessageError
@@ -288,6 +288,12 @@ def test_stream_file_of_another_stream_is_kept(home: TargetHome) -> None:
     folder = home.write_stream_file("{uri: ./in}", stream="other")
     home.assert_error(ConfigurationError, "describes another stream", schema(), record(1))
     assert [path.name for path in folder.iterdir()] == ["defs.yaml"]
+
+
+def test_invalid_stream_file_in_another_folder_is_reported(home: TargetHome) -> None:
+    home.write_stream_file("{uri: ./in, typo: 1}", name="shop")
+    home.assert_error(StreamFileError, "shop/defs.yaml:4: ", schema(), record(1))
+    assert [path.name for path in (home.root / "streams").iterdir()] == ["shop"]
 
 
 @pytest.mark.parametrize("is_known", [False, True])
