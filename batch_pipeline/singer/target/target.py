@@ -341,8 +341,8 @@ class LandingTarget(StopOnSignal, Target):
     def _print_state(self) -> None:
         text = self._pending_states.printable(min(self._pending(), default=None))
         if text is not None:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
+            sys.stdout.buffer.write(f"{text}\n".encode())  # Singer's are UTF-8 in any locale
+            sys.stdout.buffer.flush()
             failpoint("target.after_state")
 
     def _abandon(self) -> None:

@@ -116,7 +116,8 @@ class TargetHome:
         self, messages: tuple[dict[str, Any] | bytes, ...], config: dict[str, Any]
     ) -> tuple[list[Any], Exception | None]:
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
-        printed, raised = io.StringIO(), None
+        # STATEs are UTF-8 in any locale.
+        printed, raised = io.TextIOWrapper(io.BytesIO(), encoding="latin-1"), None
         with signals_restored(), redirect_stdout(printed):
             given = {"batch_roots": [str(self.root)], **self.config, **config}
             target = self.target_class(config=given)
@@ -124,7 +125,7 @@ class TargetHome:
                 target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - returned for the test to check
                 raised = error
-        states = printed.getvalue().splitlines()
+        states = printed.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
         return [json.loads(line, parse_float=Decimal) for line in states], raised
 
     def files(self, stream: str = "orders") -> list[Path]:

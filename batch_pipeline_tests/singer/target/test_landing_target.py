@@ -69,9 +69,9 @@ def test_state_is_printed_after_older_records_of_all_streams_landed(home: Target
 
 
 def test_state_without_preceding_records_is_printed_at_once(home: TargetHome) -> None:
-    exact = b'{"type":"STATE","value":{"at":12345678901234567890.10}}'
+    exact = '{"type":"STATE","value":{"at":12345678901234567890.10,"Łódź":1}}'.encode()
     printed = home.run(schema(), state(1), exact)
-    assert printed == [{"at": 1}, {"at": Decimal("12345678901234567890.10")}]
+    assert printed == [{"at": 1}, {"at": Decimal("12345678901234567890.10"), "Łódź": 1}]
 
 
 def test_file_lands_when_it_reaches_max_bytes_or_max_age(home: TargetHome) -> None:
