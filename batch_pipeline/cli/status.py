@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
     from batch_pipeline.model.stream import Stream
 
-_MAINTENANCE_SCHEDULES = (
+_MAINTENANCE = (
     *("batch_pipeline_reconcile_hourly", "batch_pipeline_collect_garbage_daily"),
-    "batch_pipeline_check_streams_hourly",
+    *("batch_pipeline_check_streams_hourly", "batch_pipeline_run_ends"),
 )
 _SHOWN = 5
 _WRONG = ("dead", "failed", "cancelled")  # states that wait for a person
@@ -86,7 +86,7 @@ def _stopped_automation(pipeline: "Pipeline", streams: "list[Stream]") -> list[s
     if stored is None:
         return []
     every = pipeline.usable_streams.values()
-    declared = dict.fromkeys(_MAINTENANCE_SCHEDULES, all(map(_is_declared_stopped, every)))
+    declared = dict.fromkeys(_MAINTENANCE, all(map(_is_declared_stopped, every)))
     for stream in streams:
         declared |= dict.fromkeys(_sensor_names(stream), _is_declared_stopped(stream))
     return [name for name, stopped in declared.items() if _is_stopped(stored.get(name), stopped)]

@@ -138,10 +138,11 @@ def test_status_warns_of_stopped_sensors_and_schedules(
             "batch_pipeline_reconcile_hourly",
             "batch_pipeline_collect_garbage_daily",
             "batch_pipeline_check_streams_hourly",
+            "batch_pipeline_run_ends",
             "orders_new_files",
             "orders_backfill",
         ]
-        for name in (*schedules, "orders_backfill"):
+        for name in (*schedules, "batch_pipeline_run_ends", "orders_backfill"):
             set_dagster_status(instance, name, "RUNNING")
     result = invoke("status")
     assert result.exit_code == 0
@@ -163,7 +164,7 @@ def test_status_warns_of_automation_that_the_stream_file_stops(
     with open_instance(project.pipeline.home) as instance:
         names = automation_stopped()
         assert names[-3:] == ["orders_planned", "orders_new_files_at", "orders_backfill"]
-        assert len(names) == 6
+        assert len(names) == 7
         set_dagster_status(instance, "orders_planned", "DECLARED_IN_CODE")  # of an earlier file
         assert automation_stopped() == names
         for name in names:
