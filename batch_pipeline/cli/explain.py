@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -78,8 +79,8 @@ def explain(file: str, as_json: bool) -> None:
                 _print_batch(story, now)
         for line in missing:
             say(line)
-    if len(items) >= _MOST_ITEMS:
-        note(f"At most {_MOST_ITEMS} items are shown; give an item id to see others.")
+    if _MOST_ITEMS in Counter(one["stream"] for one in items).values():
+        note(f"At most {_MOST_ITEMS} items of a stream are shown; give an item id to see others.")
     if missing:
         sys.exit(1)
 
@@ -373,7 +374,8 @@ def _print_generation(story: dict[str, Any], now: datetime) -> None:
         return
     fact("7 publish", f"generation {story['generation']}:")
     facts("", story["part_files"])
-    if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
+    done = (one for one in story["attempts"] if one["generation"] == story["generation"])
+    if story["quarantine_files"] and any(one["quarantined"] or one["bad_file"] for one in done):
         gone = story["quarantine_removed"]
         until = "" if gone is None else f" until {gone['at']:%Y-%m-%d}"
         fact("", f"quarantined, with line and reason{until}:")

@@ -97,6 +97,17 @@ def test_large_file_becomes_items_whose_ranges_explain_shows(run: Run, tmp_path:
     assert "unchanged since" in output
 
 
+def test_explain_notes_omitted_items_of_a_stream(run: Run, tmp_path: Path) -> None:
+    source = {"uri": str(tmp_path / "landing"), "format": "csv", "max_item_size": "64KiB"}
+    for name, items in {"few": 12, "many": 22}.items():
+        land(tmp_path, **{name: f"{'x' * 1023}\n" * 64 * items})
+    for stream in ("orders", "copies"):
+        write_stream(tmp_path, stream, source)
+        run("plan", stream)
+    for name, has_more in {"few": False, "many": True}.items():
+        assert ("At most 20 items" in run("explain", f"{name}.csv").stderr) is has_more
+
+
 def test_backfill_uses_its_own_window_and_limits(database: Database, run: Run) -> None:
     register(database, 10)
     run("plan", "orders")

@@ -30,6 +30,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
+from batch_pipeline_tests.factories import part_file
 from batch_pipeline_tests.seeds import claimed, execute, insert_batches, register
 
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
@@ -319,6 +320,14 @@ def test_explain_of_a_batch_shows_its_files_attempts_and_generations(project: De
         assert file["location"] in text
     for words in ("attempt 1 failed", ERROR, "generation 1 by attempt 2", "generation 2 by att"):
         assert words in text
+
+
+def test_explain_names_quarantine_files_of_the_newest_generation(project: DefsHarness) -> None:
+    batch = project.database.batches.batch("orders", FIRST)
+    for count, names, are_shown in ((4, ["bad"], True), (4, [], False), (0, ["of-2"], False)):
+        files = tuple(map(part_file, names))
+        publish(project, batch, quarantined=count, quarantine_files=files)
+        assert ("with line and reason" in "".join(run_lines("explain", "1"))) is are_shown
 
 
 def test_explain_of_a_backfill_batch_takes_its_partition_key(project: DefsHarness) -> None:

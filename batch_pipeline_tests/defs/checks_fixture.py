@@ -30,6 +30,7 @@ def publish(
     quarantined: int = 0,
     unseen: int = 0,
     run_id: str = "run-1",
+    quarantine_files: tuple[PartFile, ...] = (),
 ) -> Manifest:
     """Publish a batch with five records per item and a part file of 100 bytes.
 
@@ -40,7 +41,9 @@ def publish(
     items[0] = item_report(ids[0], read=5 + quarantined, quarantined=quarantined)
     with harness.database.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         part = _write_part(harness, f"{attempt.stem}-0.jsonl", records=5 * len(items))
-        result = encode_result(part_files=(part,), items=tuple(items))
+        result = encode_result(
+            part_files=(part,), quarantine_files=quarantine_files, items=tuple(items)
+        )
         encoded = Encoded(result=result, schema=record_schema(), schema_version=1)
         manifest = harness.database.attempts.publish(attempt, encoded, harness.stream)
     pointer = PartFileStorage(harness.stream.storage).point_to(manifest)
