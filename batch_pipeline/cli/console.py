@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -280,12 +280,14 @@ def exit_code(errors: Iterable[PipelineError]) -> int:
     return min(map(_code, errors))
 
 
-def exit_with(errors: Collection[PipelineError]) -> None:
-    """Print errors and exit with their code; return if there are none."""
+def exit_with(errors: Iterable[PipelineError], *others: int) -> None:
+    """Print errors and exit with the smallest of their codes and the others, if there are any."""
+    codes = [*others]
     for error in errors:
         print_error(str(error))
-    if errors:
-        sys.exit(exit_code(errors))
+        codes.append(_code(error))
+    if codes:
+        sys.exit(min(codes))
 
 
 class ReaderGoneError(Exception):

@@ -1,6 +1,5 @@
 """The command `load`: load published batches into the targets of their stream."""
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -67,9 +66,9 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         results = [_load(pipeline, one, target, run_id, only, line_printer) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
-    exit_with([result.stopped for result in results if result.stopped is not None])
-    if any(outcome.loaded is None for result in results for outcome in result.outcomes):
-        sys.exit(EXIT_SOME_FAILED)
+    stopped = [result.stopped for result in results if result.stopped is not None]
+    failed = any(outcome.loaded is None for result in results for outcome in result.outcomes)
+    exit_with(stopped, *([EXIT_SOME_FAILED] if failed else []))
 
 
 def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":

@@ -78,6 +78,7 @@ def test_load_during_another_load_exits_75_and_names_its_run(
     due_batches = due(database, "good")
     with database.loads.claim("orders", "good", due_batches, run_id="load-7", lease=LEASE):
         result = run("load", "orders", "--target", "good")
+        assert run("load", "orders").exit_code == 3  # the other target fails
     assert result.exit_code == 75
     assert "run load-7 is loading this stream into the target" in result.stderr
 
