@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from batch_pipeline.cli.console import print_json, print_some, progress, say
+from batch_pipeline.cli.console import exit_with, print_json, print_some, progress, say
 from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.backfill import Backfill, Estimate
@@ -131,8 +131,7 @@ def plan(
                 for one in done.batches
             ]
         )
-    if done.errors:
-        raise done.errors[0]
+    exit_with(done.errors)
 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:

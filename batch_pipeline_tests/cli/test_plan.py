@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, JobPausedError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.seeds import publish, query, register
 
@@ -80,7 +80,10 @@ def test_plan_of_a_paused_stream_prints_what_it_registered(run: Run, tmp_path: P
     result = run("plan", "orders", "--accept-changed")
     assert "files found: 2, registered: 1." in result.stdout
     assert "Changed files accepted: 1." in result.stdout
-    assert isinstance(result.exception, JobPausedError)
+    assert (result.exit_code, "Job 'orders' is paused" in result.stderr) == (75, True)
+    (tmp_path / "landing/link.csv").symlink_to("../streams/orders/defs.yaml")  # refused
+    result = run("plan", "orders")
+    assert (result.exit_code, result.stderr.count("Error: ")) == (1, 2)
 
 
 def test_large_file_becomes_items_whose_ranges_explain_shows(run: Run, tmp_path: Path) -> None:
