@@ -123,9 +123,9 @@ def load_settings(
 ) -> Settings:
     """Merge all sources; for each value, the first source in this order wins.
 
-    Order: `settings` (by field name, None counts as not given), `environment`, `dot_env`, the file
-    named by BATCH_PIPELINE_ENV_FILE in the environment, defaults. An empty variable counts as not
-    given. Values of dot-env files are taken literally (`${…}` is not expanded); relative paths are
+    Order: `settings` (by field name), `environment`, `dot_env`, the file named by
+    BATCH_PIPELINE_ENV_FILE in the environment, defaults. None and empty text count as not given.
+    Values of dot-env files are taken literally (`${…}` is not expanded); relative paths are
     below the current folder. Other BATCH_PIPELINE_ variables of the environment are ignored.
 
     Raises:
@@ -168,7 +168,7 @@ def _from_arguments(settings: Mapping[str, object]) -> dict[str, _Given]:
         if field not in Settings.model_fields:
             problem = "no such setting" + _suggestion(field, list(Settings.model_fields))
             raise SettingError(str(field), "settings argument", problem, "Correct the name.")
-        if value is not None:
+        if value not in (None, ""):
             given[field] = _Given(name=field, source="settings argument", value=value)
     return given
 

@@ -64,7 +64,7 @@ def test_first_source_with_a_value_takes_precedence(
     values = [f"local[{n}]" if n > sources_left_out else "" for n in (1, 2, 3, 4)]
     named = env_file(tmp_path, f"BATCH_PIPELINE_SPARK_MASTER={values[3]}\n", "named.env")
     settings = load_settings(
-        settings={"spark_master": values[0] or None},
+        settings={"spark_master": values[0]},
         environment={
             "BATCH_PIPELINE_SPARK_MASTER": values[1],
             "BATCH_PIPELINE_ENV_FILE": str(named),
