@@ -12,7 +12,7 @@ from batch_pipeline.model.stream import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillForm:
-    """Selection and limits of a backfill as text; None and empty values count as not given."""
+    """Selection and limits of a backfill as text; None and no items count as not given."""
 
     first_id: int | None = None
     last_id: int | None = None
