@@ -320,8 +320,8 @@ def _check_apart(stream: Stream) -> None:
     if not isinstance(stream.source, Source):
         return
     landing, root = stream.source.uri, stream.storage.root
-    inside = f"/{root}/".removeprefix(f"/{landing}/")
-    if f"{root}/".startswith(f"{landing}/") and "/." not in f"/{inside}":
+    prefix, folder = f"{landing.rstrip('/')}/", f"{root}/"  # the landing may be file:///
+    if folder.startswith(prefix) and "/." not in f"/{folder.removeprefix(prefix)}":
         expected = f"a location outside `source.uri` ({landing}); part files would land there"
         raise InvalidValueError("storage.root", root, f"{expected} and be read again")
 

@@ -235,6 +235,7 @@ def test_invalid_target_is_rejected_with_its_line(
         ("./landing", "landing/../landing/out/deep"),
         ("s3a://lake/in/", "s3://lake/in/out"),
         ("s3://lake", "s3://lake/out"),
+        ("/", "/lake/out"),
     ],
 )
 def test_storage_root_inside_the_landing_is_rejected(
