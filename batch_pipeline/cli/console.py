@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 from rich.console import Console
@@ -318,6 +318,21 @@ def exit_on_errors(interrupted: str) -> Iterator[None]:
         sys.exit(128 + signal.SIGPIPE)
 
 
+def run_plugin(command: click.Command, interrupted: str) -> NoReturn:
+    """Run the command of a Singer plugin and exit; errors are one message on standard error."""
+    with exit_on_errors(interrupted):
+        try:
+            # Like `main` of click, which would exit with code 1 if the output is closed.
+            with command.make_context(command.name, sys.argv[1:]) as context:
+                code = command.invoke(context)
+        except click.exceptions.Exit as end:
+            code = end.exit_code
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+    sys.exit(code)
+
+
 @contextmanager
 def _errors_printed(interrupted: str) -> Iterator[None]:
     try:
@@ -349,7 +364,10 @@ def _is_folder_gone() -> bool:
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-_WRITERS = ("click.", "rich.", "batch_pipeline.cli.")
+_WRITERS = (
+    *("click.", "rich.", "singer_sdk.", "batch_pipeline.cli."),
+    *("batch_pipeline.singer.tap", "batch_pipeline.singer.target.target"),
+)
 
 
 def _is_of_output(error: OSError) -> bool:

@@ -2,17 +2,13 @@
 
 import atexit
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-import click
-
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
+from batch_pipeline.cli.console import run_plugin
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.messages import Bookmark
-from batch_pipeline.singer.plugin import CONFIG_READ_ERRORS
 from batch_pipeline.singer.tap import OfferedStream, PublishedTap
 
 log = logging.getLogger(PublishedTap.name)
@@ -52,15 +48,4 @@ class BatchPipelineTap(PublishedTap):
 
 def main() -> None:
     """Run the tap; operator errors print one message, never a traceback."""
-    with exit_on_errors("Run it again with the last STATE to continue."):
-        try:
-            code = BatchPipelineTap.cli.main(standalone_mode=False)
-        except click.ClickException as error:
-            error.show()
-            code = error.exit_code
-        except CONFIG_READ_ERRORS as error:  # of the config, the catalog or the state
-            print_error(
-                f"A file of the tap cannot be read: {str(error).rstrip('.')}. Nothing was sent."
-            )
-            code = EXIT_OPERATOR
-    sys.exit(code)
+    run_plugin(BatchPipelineTap.cli, "Run it again with the last STATE to continue.")

@@ -8,16 +8,14 @@ import json
 import logging
 import os
 import re
-import sys
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-import click
 from singer_sdk.singerlib.json import serialize_json
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
+from batch_pipeline.cli.console import run_plugin
 from batch_pipeline.cli.demo import DEMO
 from batch_pipeline.config.stream_file import (
     COMPONENT,
@@ -32,7 +30,6 @@ from batch_pipeline.model.errors import InvalidValueError, StreamFileError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import name_fault, schema_of
 from batch_pipeline.model.stream import Source, SourceFormat, Stream, identifier_of
-from batch_pipeline.singer.plugin import CONFIG_READ_ERRORS
 from batch_pipeline.singer.target.config import (
     AnnouncedStream,
     StreamLanding,
@@ -193,19 +190,8 @@ def _schema_file_of(stream: str) -> str:
 def main() -> None:
     """Run the target on standard input; errors are one message on standard error."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    with exit_on_errors(
-        "Everything that the last printed STATE covers is saved; continue from it."
-    ):
-        try:
-            code = TargetBatchPipeline.cli.main(standalone_mode=False)
-        except click.ClickException as error:
-            error.show()
-            code = error.exit_code
-        except CONFIG_READ_ERRORS as error:
-            reason = str(error).rstrip(".")
-            print_error(f"The config cannot be read: {reason}. Nothing was read from the tap.")
-            code = EXIT_OPERATOR
-    sys.exit(code)
+    saved = "Everything that the last printed STATE covers is saved; continue from it."
+    run_plugin(TargetBatchPipeline.cli, saved)
 
 
 if __name__ == "__main__":

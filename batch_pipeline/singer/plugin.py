@@ -4,17 +4,15 @@ The settings are parts of the JSON Schemas by which the SDK validates the config
 """
 
 import signal
-from importlib import import_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from batch_pipeline.model.encoding import Compression, Format
+from singer_sdk.plugin_base import PluginBase
 
-# Errors of reading a config file, which the SDK parses with `simplejson`.
-CONFIG_READ_ERRORS: tuple[type[Exception], ...] = (
-    FileNotFoundError,
-    import_module("simplejson").JSONDecodeError,
-)
+from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.errors import ConfigurationError
 
 
 def setting(kinds: str, description: str, **more: Any) -> dict[str, Any]:
@@ -55,10 +53,32 @@ BATCH_CONFIG = _closed(
 )
 
 
-class StopOnSignal:
-    """Mixin of a plugin that a signal ends between two messages."""
+@contextmanager
+def is_json_object(file: str) -> Iterator[None]:
+    """Raise `ConfigurationError` if the block cannot read a file of the command line as an object.
+
+    Other JSON values raise a TypeError or, where the SDK merges lists, a ValueError.
+    """
+    try:
+        yield
+    except (OSError, TypeError, ValueError) as error:
+        is_other = type(error) in {TypeError, ValueError}
+        reason = "it is not a JSON object" if is_other else str(error).rstrip(".")
+        raise ConfigurationError(
+            f"The {file} cannot be read: {reason}. Nothing was done. Correct it and start again."
+        ) from error
+
+
+class SingerPlugin(PluginBase):
+    """Base of both plugins: reports an unreadable config, and ends between messages on a signal."""
 
     stop_signal: int | None = None
+
+    @classmethod
+    def cb_config(cls, *given: Any) -> Any:
+        """Read the config files, a callback of click."""
+        with is_json_object("config"):
+            return super().cb_config(*given)
 
     def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
         """Request the end; a second signal exits immediately."""

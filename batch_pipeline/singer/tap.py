@@ -9,6 +9,8 @@ follows the SDK; the files exist before the tap runs and are never encoded again
 has to match that of the files.
 """
 
+import io
+import json
 import logging
 import sys
 from collections.abc import (
@@ -23,7 +25,7 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, product
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import singer_sdk
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig, SDKBatchMessage
@@ -52,7 +54,13 @@ from batch_pipeline.singer.messages import (
     state_file_unusable,
 )
 from batch_pipeline.singer.part_records import check_sizes, record_blocks, records
-from batch_pipeline.singer.plugin import BATCH_CONFIG, PIPELINE_SETTINGS, StopOnSignal, setting
+from batch_pipeline.singer.plugin import (
+    BATCH_CONFIG,
+    PIPELINE_SETTINGS,
+    SingerPlugin,
+    is_json_object,
+    setting,
+)
 
 _MODES = ["batch", "record"]
 
@@ -462,7 +470,16 @@ def selected_columns(
     return frozenset(name for name, is_selected in known.items() if is_selected)
 
 
-class PublishedTap(StopOnSignal, singer_sdk.Tap):
+def _checked(name: str, file: IO[str]) -> IO[str]:
+    """Return a copy of a file, which may be a pipe, if it is a JSON object or null."""
+    with is_json_object(name):
+        text = file.read()
+        if not isinstance(json.loads(text), dict | None):
+            raise TypeError
+    return io.StringIO(text)
+
+
+class PublishedTap(SingerPlugin, singer_sdk.Tap):
     """A tap that sends published batches, each once, as BATCH or RECORD messages."""
 
     name = "tap-batch-pipeline"
@@ -478,6 +495,19 @@ class PublishedTap(StopOnSignal, singer_sdk.Tap):
     ]
     message_writer_class: type[GenericSingerWriter[Any, Any]] = LineWriter
     stream_class: ClassVar[type[PublishedStream]] = PublishedStream
+
+    @classmethod
+    def invoke(
+        cls, *, state: IO[str] | None = None, catalog: IO[str] | None = None, **options: Any
+    ) -> None:
+        """Run the command.
+
+        Raises:
+            ConfigurationError: the state or the catalog is not a JSON object.
+        """
+        files = {"state": state, "catalog": catalog}
+        options |= {name: file and _checked(name, file) for name, file in files.items()}
+        super().invoke(**options)
 
     @classmethod
     def append_builtin_config(cls, config_jsonschema: dict[str, Any]) -> None:

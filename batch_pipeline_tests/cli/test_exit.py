@@ -79,6 +79,8 @@ PRINTED = "from batch_pipeline.cli.console import *\nwith exit_on_errors(''): {}
     [
         ("-m", "batch_pipeline", "--help"),
         ("-m", "batch_pipeline", "run", "--help"),
+        ("-m", "batch_pipeline.cli.target", "--help"),
+        ("-c", "from batch_pipeline.cli.tap import main; main()", "--about"),
         ("-c", PRINTED.format("say")),
         ("-c", PRINTED.format("print_json")),
     ],

@@ -36,7 +36,7 @@ from batch_pipeline.singer.parser import (
     StateMessage,
     lines,
 )
-from batch_pipeline.singer.plugin import StopOnSignal
+from batch_pipeline.singer.plugin import SingerPlugin
 from batch_pipeline.singer.target.config import (
     CONFIG_SCHEMA,
     AnnouncedStream,
@@ -140,7 +140,7 @@ class PendingStates:
         return newest
 
 
-class LandingTarget(StopOnSignal, Target):
+class LandingTarget(SingerPlugin, Target):
     """A target that lands RECORDs and BATCHes. Subclasses implement `landing_of`."""
 
     name = "target-batch-pipeline"

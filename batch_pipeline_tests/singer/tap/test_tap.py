@@ -460,21 +460,26 @@ def test_subclass_can_override_post_process(source: ListedSource) -> None:
     assert messages[-1] == sent(source, config={})[-1]
 
 
-@pytest.mark.parametrize("text", [None, "{"])
-def test_unreadable_config_exits_with_message(
+@pytest.mark.parametrize("text", [None, "{", "[1]"])
+@pytest.mark.parametrize("name", ["config", "catalog", "state"])
+def test_unreadable_file_exits_with_message(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    name: str,
     text: str | None,
 ) -> None:
-    path = tmp_path / "config.json"
+    path = tmp_path / "file.json"
     if text is not None:
         path.write_text(text)
-    monkeypatch.setattr(sys, "argv", ["tap-batch-pipeline", "--config", str(path)])
-    with pytest.raises(SystemExit) as exit_:
+    monkeypatch.setattr(sys, "argv", ["tap-batch-pipeline", f"--{name}", str(path)])
+    with signals_restored(), pytest.raises(SystemExit) as exit_:
         run_tap()
-    assert exit_.value.code == 1
     error = capsys.readouterr().err
-    assert error.startswith("Error: A file of the tap cannot be read: ")
-    assert error.endswith(". Nothing was sent.\n")
+    if text is None and name != "config":
+        assert exit_.value.code == 2  # click opens them
+    else:
+        assert exit_.value.code == 1
+        assert f"Error: The {name} cannot be read: " in error
+        assert error.endswith(". Nothing was done. Correct it and start again.\n")
     assert "Traceback" not in error

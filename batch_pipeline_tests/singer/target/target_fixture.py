@@ -125,7 +125,7 @@ class TargetHome:
                 target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - returned for the test to check
                 raised = error
-        states = printed.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+        states = printed.buffer.getvalue().decode().splitlines()
         return [json.loads(line, parse_float=Decimal) for line in states], raised
 
     def files(self, stream: str = "orders") -> list[Path]:

@@ -83,6 +83,24 @@ def test_target_lands_pending_records_on_sigterm(home: TargetHome) -> None:
     assert not [name for name in home.landed() if name.startswith(".")]
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_output_that_cannot_be_written_ends_the_target(home: TargetHome, is_full: bool) -> None:
+    reader, closed = os.pipe()
+    os.close(reader)
+    with os.fdopen(os.open("/dev/full", os.O_WRONLY) if is_full else closed, "wb") as output:
+        done = subprocess.run(
+            _command(home, max_records=1),
+            input=_input(1, 2),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == (1 if is_full else 128 + signal.SIGPIPE)
+    assert (b"Error: The output cannot be written (No space" in done.stderr) is is_full
+    assert b"Traceback" not in done.stderr
+    assert home.ids() == [1]
+
+
 def test_records_land_after_max_age_without_further_input(home: TargetHome) -> None:
     with _start(home, _input(1, 1), max_age_seconds=0.2) as process:
         assert process.stdin is not None
@@ -96,22 +114,24 @@ def test_records_land_after_max_age_without_further_input(home: TargetHome) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"max_record": 1}', "not a key of the target's config. Did you mean 'max_records'? "),
-        ("{", "The config cannot be read: "),
-        (None, "The config cannot be read: "),
+        (b'{"max_record": 1}', "not a key of the target's config. Did you mean 'max_records'? "),
+        (b"{", "The config cannot be read: Expecting property"),
+        (b"[1]", "The config cannot be read: it is not a JSON object. Nothing was done. "),
+        (b"\xff", "The config cannot be read: 'utf-8' codec"),
+        (None, "The config cannot be read: [Errno 21] Is a directory: "),
     ],
-    ids=["unknown key", "no JSON", "no file"],
+    ids=["unknown key", "no JSON", "no object", "no UTF-8", "no file"],
 )
 def test_invalid_config_exits_with_message(
     home: TargetHome,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    text: str | None,
+    text: bytes | None,
     message: str,
 ) -> None:
-    path = home.root / "config.json"
+    path = home.root / ("config.json" if text else "")
     if text is not None:
-        path.write_text(text)
+        path.write_bytes(text)
     assert _exit_code(monkeypatch, "--config", str(path)) == 1
     output = capsys.readouterr().err
     [error] = [line for line in output.splitlines() if line.startswith("Error: ")]
