@@ -6,7 +6,6 @@ target that was ended by a signal exits with 128 plus the signal number.
 
 import json
 import logging
-import os
 import re
 from contextlib import suppress
 from functools import cached_property
@@ -38,6 +37,7 @@ from batch_pipeline.singer.target.config import (
 )
 from batch_pipeline.singer.target.landing_files import landing_failed
 from batch_pipeline.singer.target.target import LandingTarget
+from batch_pipeline.storage.filesystem import filesystem_of
 
 
 class TargetBatchPipeline(LandingTarget):
@@ -110,22 +110,20 @@ class TargetBatchPipeline(LandingTarget):
         return None
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
-        """Write a stream file and create the landing folder; a concurrent writer's file is kept."""
+        """Create a stream file and the landing folder; files that exist, or appear, are kept."""
         for other in self._stream_files[0].values():
             if other.identifier == identifier_of(name):
                 problem = f"has the same name in Dagster as {other.name!r}, so neither would run"
                 raise unusable_landing(name, problem)
         place = self._folder_of_new / name
         text, schema = scaffold(wanted, name, to_uri(folder))
-        draft = place / f".{os.getpid()}.tmp"
+        files = filesystem_of(to_uri(place))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            place.mkdir(parents=True, exist_ok=True)
             if not (place / FILE_NAME).exists():
                 if schema is not None:
-                    (place / _schema_file_of(name)).write_text(schema, encoding="utf-8")
-                draft.write_text(text, encoding="utf-8")
-                draft.rename(place / FILE_NAME)
+                    files.create_if_absent(to_uri(place / _schema_file_of(name)), schema.encode())
+                files.create_if_absent(to_uri(place / FILE_NAME), text.encode())
         except OSError as error:
             where, reason = str(error.filename or place), (error.strerror or "unknown").lower()
             raise landing_failed(where, reason) from error

@@ -1,9 +1,11 @@
 """The Singer target with a real inventory: landed files, their order, and printed STATEs."""
 
 import json
+import os
 import shutil
 from decimal import Decimal
 from hashlib import md5
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batch_pipeline.cli import target
+from batch_pipeline.cli.target import scaffold
 from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.errors import ConfigurationError, RetryableError, StreamFileError
 from batch_pipeline.model.location import to_uri
@@ -294,6 +298,22 @@ def test_invalid_stream_file_in_another_folder_is_reported(home: TargetHome) -> 
     home.write_stream_file("{uri: ./in, typo: 1}", name="shop")
     home.assert_error(StreamFileError, "shop/defs.yaml:4: ", schema(), record(1))
     assert [path.name for path in (home.root / "streams").iterdir()] == ["shop"]
+
+
+def test_stream_file_of_a_concurrent_writer_is_kept(
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It appears between the check and the write."""
+
+    def write_first(*announced: Any) -> object:
+        home.write_stream_file("{uri: ./in}")
+        return scaffold(*announced)
+
+    monkeypatch.setattr(target, "scaffold", write_first)
+    exists = lambda path: path.name != "defs.yaml" and os.path.lexists(path)  # noqa: E731
+    monkeypatch.setattr(Path, "exists", exists)
+    home.run(schema(), record(1))
+    assert home.files()[0].parent == home.root / "streams/orders/in"
 
 
 @pytest.mark.parametrize("is_known", [False, True])
