@@ -41,8 +41,9 @@ class _Result(NamedTuple):
 def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: bool) -> None:
     """Load published batches of STREAM into its targets, if they are not loaded yet.
 
-    A batch counts as loaded when the target has acknowledged it; a load is tried three times.
-    Batches named with --batch are loaded even if they are already loaded.
+    A batch counts as loaded when the target has acknowledged it. If batches that are loaded
+    together fail, each is tried alone, three times. Batches named with --batch are loaded even if
+    they are already loaded.
 
     Exit codes: 3 if some batches failed.
 
