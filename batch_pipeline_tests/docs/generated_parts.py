@@ -83,7 +83,7 @@ def commands() -> str:
 
     Options that several commands share are described once, at the end.
     """
-    with click.Context(cli, info_name="batch-pipeline") as context:
+    with click.Context(cli, info_name="batch-pipeline", **cli.context_settings) as context:
         entries = {name: list(_usages(name, context)) for name in COMMANDS}
     options = [one for usages in entries.values() for usage in usages for one in usage.options]
     shared = {option: None for option in options if options.count(option) > 1}
