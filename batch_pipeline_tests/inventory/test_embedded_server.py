@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -192,6 +193,18 @@ def test_home_that_is_a_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="file exists") as caught:
         embedded_server.ensure_running(tmp_path / "home" / "postgres")
     assert f"PostgreSQL in {tmp_path / 'home' / 'postgres'} did not start" in str(caught.value)
+
+
+def test_error_has_the_reason_that_initdb_prints(tmp_path: Path) -> None:
+    """A file of a new database is larger than the limit, which the program inherits."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, before[1]))
+    try:
+        with pytest.raises(ConfigurationError, match=r"did not start \(could not write .* large\)"):
+            embedded_server.ensure_running(tmp_path / "postgres")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        embedded_server.release(tmp_path / "postgres")
 
 
 @pytest.mark.parametrize("text", ['"', "$HOME", "$1", "`", r"\\"])
