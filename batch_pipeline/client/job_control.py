@@ -10,14 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from batch_pipeline.client.session import SESSIONS, AcquireOptions
-from batch_pipeline.config.units import MAX_DURATION
 from batch_pipeline.inventory.job_control import Cancelled
 from batch_pipeline.inventory.status import read_job_status
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.backfill import Backfill, Estimate, Selection
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.job import JobReport, JobStatus
-from batch_pipeline.model.planning import Planned
+from batch_pipeline.model.planning import MAX_DURATION, Planned
 
 _WEEK = timedelta(days=7)
 _BATCHES = "the number, range `first..last` or key of a batch, or a list of these"

@@ -10,9 +10,9 @@ from fractions import Fraction
 from pydantic import ByteSize, TypeAdapter
 
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.planning import MAX_DURATION
 
 MAX_BYTES = 2**63 - 1
-MAX_DURATION = timedelta(days=36_500)
 _MAX_MICROSECONDS = MAX_DURATION // timedelta(microseconds=1)
 
 # Stricter than pydantic, which reads `1,5GB` as 1 byte and accepts bits.

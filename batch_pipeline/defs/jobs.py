@@ -24,7 +24,7 @@ from batch_pipeline.model.errors import (
     UnknownStreamError,
 )
 from batch_pipeline.model.garbage import Reason
-from batch_pipeline.model.planning import Planned
+from batch_pipeline.model.planning import MAX_DURATION, Planned
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.collect_garbage import Collected
 from batch_pipeline.pipeline.reconcile import ensure_inventory_current, reconcile
@@ -316,7 +316,10 @@ class Reconcile(dg.Config):
 
     streams: list[str] = Field([], description="Names of streams; all if empty.")
     days: int = Field(
-        7, ge=0, le=36_500, description="Audit batches published in the last N days; 0: no audit."
+        7,
+        ge=0,
+        le=MAX_DURATION.days,
+        description="Audit batches published in the last N days; 0: no audit.",
     )
 
 

@@ -11,6 +11,8 @@ from datetime import timedelta
 from batch_pipeline.model.batch import IdRange, IdRuns, extend, unless_full
 from batch_pipeline.model.errors import require
 
+MAX_DURATION = timedelta(days=36_500)  # of any setting, so that no time is out of range
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

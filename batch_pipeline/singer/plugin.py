@@ -54,7 +54,7 @@ BATCH_CONFIG = _closed(
 
 
 @contextmanager
-def is_json_object(file: str) -> Iterator[None]:
+def reading_json_object(file: str) -> Iterator[None]:
     """Raise `ConfigurationError` if the block cannot read a file of the command line as an object.
 
     Other JSON values raise a TypeError or, where the SDK merges lists, a ValueError.
@@ -77,7 +77,7 @@ class SingerPlugin(PluginBase):
     @classmethod
     def cb_config(cls, *given: Any) -> Any:
         """Read the config files, a callback of click."""
-        with is_json_object("config"):
+        with reading_json_object("config"):
             return super().cb_config(*given)
 
     def _handle_termination(self, signum: int, frame: FrameType | None) -> None:

@@ -58,7 +58,7 @@ from batch_pipeline.singer.plugin import (
     BATCH_CONFIG,
     PIPELINE_SETTINGS,
     SingerPlugin,
-    is_json_object,
+    reading_json_object,
     setting,
 )
 
@@ -472,7 +472,7 @@ def selected_columns(
 
 def _checked(name: str, file: IO[str]) -> IO[str]:
     """Return a copy of a file, which may be a pipe, if it is a JSON object or null."""
-    with is_json_object(name):
+    with reading_json_object(name):
         text = file.read()
         if not isinstance(json.loads(text), dict | None):
             raise TypeError

@@ -142,7 +142,7 @@ class ConnectSession:
 
 
 def server_address(remote: str) -> str:
-    """Return an address without its parameters, one of which is the token."""
+    """Return an address without its parameters, which include the token."""
     return remote.partition(";")[0].removesuffix("/")
 
 

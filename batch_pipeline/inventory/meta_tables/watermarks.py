@@ -32,6 +32,7 @@ from batch_pipeline.model.errors import (
     unfit_column,
     watermark_unavailable,
 )
+from batch_pipeline.model.planning import MAX_DURATION
 from batch_pipeline.model.stream import Strategy
 
 MAX_CANDIDATES = 64
@@ -275,7 +276,7 @@ class SettleBy:
     delay: timedelta = timedelta(minutes=15)
 
     def __post_init__(self) -> None:
-        if not timedelta(0) < self.delay <= timedelta(days=36_500):
+        if not timedelta(0) < self.delay <= MAX_DURATION:
             expected = "more than 0 s, at most 36,500 days"
             raise InvalidValueError("settle delay", str(self.delay), expected)
 

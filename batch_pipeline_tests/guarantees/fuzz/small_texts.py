@@ -13,7 +13,6 @@ from singer_sdk.plugin_base import JSONSchemaValidator
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.config.units import (
     MAX_BYTES,
-    MAX_DURATION,
     parse_bytes,
     parse_duration,
     parse_time,
@@ -30,6 +29,7 @@ from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.garbage import Folder, Probe, parse_name
 from batch_pipeline.model.location import shown, split_location, to_location, to_path, to_uri
 from batch_pipeline.model.manifest import ManifestUnfitError, parse_manifest_file
+from batch_pipeline.model.planning import MAX_DURATION
 from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.messages import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
