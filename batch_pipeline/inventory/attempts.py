@@ -42,6 +42,7 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode_request import Encoded, EncodeResult
 from batch_pipeline.model.errors import (
+    ConfigurationError,
     ConflictError,
     DatabaseUnreachableError,
     FencedError,
@@ -131,8 +132,6 @@ class Heartbeat:
         try:
             yield
             self.renew(token, lease)
-        except ConflictError:
-            raise
         except BaseException as error:
             # The commit may have succeeded even though its reply was lost.
             self.expire_unconfirmed(token, error=error)
@@ -164,6 +163,8 @@ class Heartbeat:
         If the connection was lost, the server may commit later, after a statement that waits for a
         lock. Each renewal of the next minute then tries again.
         """
+        if isinstance(error, ConfigurationError | ConflictError):
+            return  # raised before the commit
         is_lost = isinstance(error, DatabaseUnreachableError)
         with self._mutex:
             for token in tokens:

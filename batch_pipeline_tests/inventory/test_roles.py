@@ -265,6 +265,7 @@ def test_planner_alone_cannot_acquire(logins: Logins, admin: Database) -> None:
     denied = pytest.raises(PermissionDeniedError, match="permission denied")
     with _feed(logins, "paul") as feed, denied:
         feed.acquire()
+    assert feed.database.heartbeat._to_expire == {}
     assert row_counts(admin) == [(0, 0, 0, 0, 0)]
 
 
