@@ -98,7 +98,7 @@ _STOP_SECONDS = 30
 _PID_FILE = "postmaster.pid"
 _PORT = 5432
 _SOCKET_LOCK = f".s.PGSQL.{_PORT}.lock"
-_starting = threading.Lock()
+_starting = threading.RLock()
 _user_locks: dict[Path, int] = {}
 
 
@@ -165,7 +165,12 @@ def release(folder: Path) -> None:
 
 @functools.cache
 def _register_fork_handler() -> None:
-    os.register_at_fork(after_in_child=_close_inherited_locks)
+    # A fork waits for a start in another thread, whose locks the child could not release.
+    os.register_at_fork(
+        before=_starting.acquire,
+        after_in_parent=_starting.release,
+        after_in_child=_close_inherited_locks,
+    )
 
 
 def _close_inherited_locks() -> None:
@@ -176,6 +181,7 @@ def _close_inherited_locks() -> None:
     while _user_locks:
         _, descriptor = _user_locks.popitem()
         os.close(descriptor)
+    _starting.release()
 
 
 class _Server:

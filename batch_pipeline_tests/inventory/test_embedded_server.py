@@ -37,6 +37,29 @@ with psycopg.connect(embedded_server.ensure_running(Path(sys.argv[1]))) as conne
 print(*row)
 sys.stdin.read()
 """
+FORK_DURING_START = """
+import fcntl, os, signal, sys, threading
+from contextlib import suppress
+from pathlib import Path
+from batch_pipeline.inventory import embedded_server
+from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline_tests.concurrency import eventually
+data = Path(sys.argv[1])
+def start():
+    with suppress(ConfigurationError):
+        embedded_server.ensure_running(data)
+other = data.with_name("postgres.start").open("w")
+fcntl.flock(other, fcntl.LOCK_EX)
+threading.Thread(target=start).start()
+eventually(lambda: data in embedded_server._user_locks)
+os.register_at_fork(before=other.close)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    start()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
 PID_FILE = "{pid}\n{folder}\n1700000000\n5432\n{folder}\n\n  1234567        98765\nready   \n"
 
 
@@ -235,6 +258,13 @@ def test_unsuitable_data_folder_is_rejected_unchanged(
         embedded_server.ensure_running(data)
     embedded_server.release(data)
     assert content.read_text() == text
+
+
+def test_process_forked_during_a_start_can_start_the_server(tmp_path: Path) -> None:
+    """It has none of the threads that could release its copies of the locks."""
+    (tmp_path / "postgres").write_text("not a folder, so that each start fails at once")
+    with python(FORK_DURING_START, str(tmp_path / "postgres")) as process:
+        _exit(process)
 
 
 @pytest.fixture
