@@ -280,8 +280,8 @@ class FencedError(ConflictError):
     def sentence(self) -> str:
         return (
             f"{self.stream}: attempt {self.number} of batch {self.key} lost its claim and "
-            f"published nothing; its files were removed. Another attempt has replaced it, or it "
-            f"was cancelled; no action is needed."
+            f"published nothing. Another attempt has replaced it, or it was cancelled; no action "
+            f"is needed."
         )
 
 

@@ -93,7 +93,7 @@ def test_lost_batch_releases_nothing(ten_files: Database) -> None:
     execute(ten_files, EXPIRE)
     current = acquired()
     assert (current.id_range, current.attempt) == (expired.id_range, 2)
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match=r"published nothing\. Another attempt has replaced it"):
         expired.succeeded(result="stale")
     current.succeeded(result="fresh")
     with pytest.raises(FencedError):
