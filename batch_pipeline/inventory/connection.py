@@ -282,7 +282,9 @@ def open_engine(url: str) -> sa.Engine:
             # Unqualified names are those of the server.
             "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c datestyle=ISO "
             "-c intervalstyle=postgres -c default_transaction_isolation=read\\ committed "
-            "-c lock_timeout=5s -c idle_in_transaction_session_timeout=60s",
+            "-c lock_timeout=5s -c idle_in_transaction_session_timeout=60s "
+            # The server notices as soon that a machine has vanished; by default after two hours.
+            "-c tcp_user_timeout=60s -c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10",
         },
     )
     replace_dead_connections(engine)

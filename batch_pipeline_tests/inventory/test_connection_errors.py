@@ -254,6 +254,17 @@ def test_settings_of_the_database_do_not_change_sessions(
     assert (now.utcoffset(), day) == (timedelta(0), timedelta(days=1))
 
 
+def test_server_ends_sessions_of_a_vanished_machine_after_a_minute(server_url: str) -> None:
+    """Also in COPY, for which there is no other limit. They apply to TCP, not to this socket."""
+    engine = open_engine(server_url)
+    statement = "SELECT name, reset_val FROM pg_settings WHERE name ~ '^tcp_(user|keepalives_i)'"
+    with engine.connect() as connection:
+        settings = {(row.name, row.reset_val) for row in connection.execute(sa.text(statement))}
+    engine.dispose()
+    keepalives = {("tcp_keepalives_idle", "30"), ("tcp_keepalives_interval", "10")}
+    assert settings == keepalives | {("tcp_user_timeout", "60000")}
+
+
 def test_database_without_an_encoding_can_be_opened(server_url: str) -> None:
     """As `initdb` creates it under LANG=C."""
     name = f"ascii_{uuid4().hex}"
