@@ -223,6 +223,7 @@ def plan_backfill(  # noqa: D417, PLR0913, PLR0917 - called with keywords, two o
         time_column: column of the times; times without a zone are UTC.
         items: ids of single items, instead of an id range or a period.
         failed_only: plan only the items of the parent's failed and dead batches.
+        max_attempts: replaced by that of each later `acquire_batch`, like `bisect`.
 
     Raises:
         InvalidValueError: an argument is not valid or cannot be combined with another.
