@@ -212,11 +212,10 @@ def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -
 def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
     if facts.replica:
         yield failure(_SUBJECT, "it is a replica, which accepts no writes. Name its primary.")
-    for name in ("fsync", "full_page_writes"):
-        if getattr(facts, name) != "on":
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if getattr(facts, name) == "off":
             text = (
-                f"{name} is off: committed data may be lost or corrupt after a crash of the "
-                f"machine. Turn it on."
+                f"{name} is off: committed data may be lost or corrupt after a crash. Turn it on."
             )
             yield warning(_SUBJECT, text)
     if facts.autovacuum != "on":

@@ -3,6 +3,7 @@ SELECT clock_timestamp() AS now,
        pg_is_in_recovery() AS replica,
        current_setting('fsync') AS fsync,
        current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('autovacuum') AS autovacuum,
        current_setting('server_encoding') AS encoding,
        current_setting('max_connections')::int
