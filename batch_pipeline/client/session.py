@@ -109,7 +109,10 @@ class AcquireOptions:
 
     def attempt_limit(self) -> int:
         """Return the maximum number of attempts on a batch."""
-        return _check_integer("max_attempts", self.max_attempts, least=1, bits=31) or 1
+        limit = _check_integer("max_attempts", self.max_attempts, least=1, bits=31)
+        if limit is None:
+            raise InvalidValueError("max_attempts", None, "a whole number from 1 to 2^31 - 1")
+        return limit
 
     def does_bisect(self) -> bool:
         """Return whether failing batches are split."""

@@ -46,6 +46,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"where": "id > 1"}, "where is 'id > 1'"),
     ({"where": [{"column": "id", "operator": "~", "value": 1}]}, "'~'"),
     ({"max_attempts": 0}, "max_attempts is 0"),
+    ({"max_attempts": None}, "max_attempts is None"),
     ({"max_attempts": 2**31}, "max_attempts is 2147483648; expected a whole number from 1 to 2^31"),
     ({"bisect": "yes"}, "bisect is 'yes'; expected True or False"),
     ({"on_bad_weight": -1}, "on_bad_weight is -1"),
