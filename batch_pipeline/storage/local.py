@@ -123,7 +123,8 @@ class LocalFileSystem(FileSystem):
         for path in Path(to_path(folder)).glob(".*.tmp"):
             if not names.fullmatch(shown_name(path.name) or ""):
                 continue
-            with suppress(OSError), path.open("rb") as file:
+            # NFS locks only files that are open for writing.
+            with suppress(OSError), path.open("r+b") as file:
                 # Fails while a process writes the file.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()

@@ -1,9 +1,12 @@
 """The local file system, private temporary folders, and reasons of errors."""
 
 import errno
+import fcntl
 import os
+import re
 import tempfile
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -107,6 +110,25 @@ def test_staged_file_that_stays_visible_after_a_failed_commit_is_not_clean(
     with pytest.raises(OSError, match="Read-only"):
         staged.commit()
     assert staged.abort() is False
+
+
+def test_file_of_dead_process_is_removed_on_nfs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There an exclusive lock requires a file that is open for writing."""
+
+    def flock(file: IO[bytes], operation: int) -> None:
+        if not file.writable():
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(file, operation)
+
+    lock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / ".a-1.csv.tmp").write_bytes(b"id")
+    staged = LOCAL.stage(to_uri(tmp_path / "a-2.csv"))
+    assert LOCAL.remove_abandoned(to_uri(tmp_path), re.compile(r"a-\d\.csv")) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [".a-2.csv.tmp"]
+    assert staged.abort()
 
 
 def test_private_folder_is_not_accessible_by_others_and_is_removed() -> None:
