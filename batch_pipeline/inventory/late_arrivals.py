@@ -124,7 +124,11 @@ class LateArrivals:
                 return replace(result, other_table=problems)
             first = _range_below_first_batch(connection, job_id)
             limits = None if dry_run else limits or _newest_limits(connection, job_id)
-        running = _RunningAudit(engine=self.engine, table=table, job_id=job_id, audit=result)
+            stream = sa.select(job.c.stream).where(job.c.id == job_id)
+            has_keys = connection.execute(stream).scalar_one() is not None
+        running = _RunningAudit(
+            engine=self.engine, table=table, job_id=job_id, audit=result, has_keys=has_keys
+        )
         pages = chain([[first]] if first else [], _published_ranges(self.engine, job_id, since))
         for rows in (running.late_rows(pages), running.unplanned_rows()):
             while chunk := list(islice(rows, _CHUNK_ROWS)):
@@ -134,12 +138,13 @@ class LateArrivals:
 
 @dataclass(slots=True, kw_only=True)
 class _RunningAudit:
-    """An audit of a job with its result so far."""
+    """An audit of a job with its result so far; with `has_keys`, batches have partition keys."""
 
     engine: sa.Engine
     table: ReflectedMetaTable
     job_id: int
     audit: Audit
+    has_keys: bool
 
     def late_rows(self, pages: Iterable[Sequence[AuditedRange]]) -> Iterator[_LateRow]:
         """Yield the late rows of published batches; hold one page and one batch in memory."""
@@ -218,9 +223,9 @@ class _RunningAudit:
         return ItemIdSet.from_json(seen)
 
     def _surplus(self, audited: AuditedRange, comparison: Comparison) -> Iterator[_LateRow]:
-        """Yield the rows that a batch did not read; record those with an invalid weight."""
+        """Yield the rows that a batch did not read; record those that cannot be planned."""
         for item_id, weight in comparison.surplus():
-            if weight is None:
+            if weight is None or (self.has_keys and item_id < 0):
                 refused = self.audit.refused.extended([item_id])
                 self.audit = replace(self.audit, refused=refused)
             else:

@@ -43,10 +43,10 @@ class Audit:
     `batches` were compared; `left_out` batches were not, because their items were not recorded or
     they are running again. `late` items were planned by this audit, as `late_batches` batches of
     the job `late_job`; `known` late items by earlier audits. `refused` late items have an invalid
-    weight and are planned once it is corrected. `missing` items were published and no longer exist.
-    `changed` lists batches whose weight has changed since they were published. `other_table` lists
-    the differences between the job's table or columns and those of its batches; in that case
-    nothing is compared or planned, since the ids refer to other rows.
+    weight, or a negative id in a stream, and are planned once it is corrected. `missing` items were
+    published and no longer exist. `changed` lists batches whose weight has changed since they were
+    published. `other_table` lists the differences between the job's table or columns and those of
+    its batches; in that case nothing is compared or planned, since the ids refer to other rows.
     """
 
     job: str
@@ -94,8 +94,8 @@ class Audit:
             lines.append(f"Late items planned by earlier audits: {count}.")
         if count := self.refused.count:
             lines.append(
-                f"Late items with a weight that cannot be counted: {count} (ids: {self.refused}). "
-                f"Correct it, and the next audit plans them."
+                f"Late items with a negative id, or a weight that cannot be counted: {count} (ids: "
+                f"{self.refused}). Correct it, and the next audit plans them."
             )
         lines += self._gone_or_changed()
         if self.is_clean:

@@ -250,7 +250,7 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
     else:
         unseen = audit.late if audit.late.count else audit.refused
         worst = f"items {unseen}, which appeared after their ids had been planned"
-        step = "`batch-pipeline reconcile` plans them as late batches."
+        step = "`batch-pipeline reconcile` plans them as late batches, or says why not."
     return judged(
         Check.COVERAGE, numbers, passed=passed, text=f"{text}.", worst=worst, next_step=step
     )

@@ -325,6 +325,19 @@ def test_row_below_first_row_within_window_is_late(
     assert feed.audit().late.first == (-5,)
 
 
+def test_late_row_of_stream_with_negative_id_is_refused(
+    database: Database, files: ReflectedMetaTable
+) -> None:
+    """A batch of it would have no key, and its attempts would end the runs that contain it."""
+    feed = Feed(database, files, job="orders", terms={"stream": "orders"})
+    insert(files, {5: 10})
+    assert feed.drain() == [[5]]
+    insert(files, {-5: 10, 2: 10})
+    for known in (0, 1):
+        audit = feed.audit()
+        assert (audit.late.count, audit.known, audit.refused.first) == (1 - known, known, (-5,))
+
+
 def test_preview_matches_audit_and_writes_nothing(feed: Feed) -> None:
     insert(feed.table, {3: 10, 11: 10})
     delete(feed.table, feed.table.uid == 18)

@@ -52,7 +52,7 @@ def test_sentence_of_audit_names_all_findings() -> None:
         "Items that arrived late: 2 (ids: 17, 18). "
         "Batches of job 'orders.late' planned for them: 1. "
         "Late items planned by earlier audits: 5. "
-        "Late items with a weight that cannot be counted: 1 (ids: 9). "
+        "Late items with a negative id, or a weight that cannot be counted: 1 (ids: 9). "
         "Correct it, and the next audit plans them. "
         "Items deleted since they were published: 2 (ids: 4, 5). Their published records stay. "
         "Batches whose weight has changed since they were published: 1 "
