@@ -508,7 +508,7 @@ _CACHE_MARK = "(CACHE)"
 
 INNODB = sa.text("""
 SELECT t.engine AS engine, t.auto_increment AS next_id, c.extra AS extra,
-       @@global.read_only AS read_only
+       @@global.read_only AS read_only, @@global.innodb_read_only AS innodb_read_only
   FROM information_schema.tables t
   JOIN information_schema.columns c
     ON c.table_schema = t.table_schema AND c.table_name = t.table_name
@@ -648,11 +648,13 @@ def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
         dialect = connection.dialect
         version = dialect.server_version_info or (0,)
         is_mariadb = bool(getattr(dialect, "is_mariadb", False))
+    # Only the second one is set on a reader of Aurora. MariaDB 12 returns the first one as text.
+    is_read_only = not {str(row.read_only), str(row.innodb_read_only)} <= {"0", "OFF"}
     obstacles = (
         (not is_mariadb and version < (8, 0, 1), "MySQL before 8.0 cannot read without waiting"),
         (row.engine != "InnoDB", f"the table's engine is {row.engine}, not InnoDB"),
         ("auto_increment" not in row.extra, f"{table.columns.uid} is not AUTO_INCREMENT"),
-        (bool(row.read_only), "the server is read only, so rows come by replication"),
+        (is_read_only, "the server is read only, so rows come from another server"),
         (has_nodes, "the server is one node of a cluster and does not see the locks of the others"),
     )
     return next((text for applies, text in obstacles if applies), None)

@@ -147,6 +147,32 @@ def test_node_of_cluster_uses_settle(
     assert (choice.strategy, "node of a cluster" in choice.reason) == (Strategy.SETTLE, True)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "strategy"),
+    [
+        ("innodb_read_only", "1", Strategy.SETTLE),
+        ("read_only", "1", Strategy.SETTLE),
+        ("read_only", "'ON'", Strategy.SETTLE),
+        ("read_only", "'OFF'", Strategy.LOCKING_READ),
+    ],
+    ids=["aurora", "replica", "mariadb-12-replica", "mariadb-12"],
+)
+def test_read_only_server_uses_settle(
+    mariadb: sa.Engine,
+    mariadb_files: ReflectedMetaTable,
+    variable: str,
+    value: str,
+    strategy: Strategy,
+) -> None:
+    """It does not see the locks of the server that writes. A reader of Aurora is not `read_only`."""
+
+    def answer(*event: Any) -> tuple[str, Any]:
+        return event[2].replace(f"@@global.{variable}", value), event[3]
+
+    sa.event.listen(mariadb, "before_cursor_execute", answer, retval=True)
+    assert choose_watermark(mariadb_files, settle_by=SettleBy("imported")).strategy is strategy
+
+
 def write(engine: sa.Engine, seed: int, stop: Event) -> None:
     """Write transactions, some long and some rolled back, until stopped."""
     chance = random.Random(seed)  # noqa: S311 - a repeatable workload
