@@ -349,6 +349,8 @@ def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable
     row = connection.execute(INNODB, catalogue_names(table)).one()
     if "auto_increment" not in row.extra:
         return NextIds(unknown=f"{table.columns.uid} is not AUTO_INCREMENT")
+    if row.next_id is None:  # https://bugs.mysql.com/bug.php?id=91038
+        return NextIds(unknown="MySQL does not report the next id")
     return NextIds(ids=(int(row.next_id),))
 
 

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import NextIds, next_ids
 from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, SettleBy
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import MetaTableError
@@ -164,13 +165,23 @@ def test_read_only_server_uses_settle(
     value: str,
     strategy: Strategy,
 ) -> None:
-    """It does not see the locks of the server that writes. A reader of Aurora is not `read_only`."""
+    """It does not see the locks of the server that writes."""
 
     def answer(*event: Any) -> tuple[str, Any]:
         return event[2].replace(f"@@global.{variable}", value), event[3]
 
     sa.event.listen(mariadb, "before_cursor_execute", answer, retval=True)
     assert choose_watermark(mariadb_files, settle_by=SettleBy("imported")).strategy is strategy
+
+
+def test_next_id_that_mysql_does_not_report_is_unknown(
+    mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
+) -> None:
+    def answer(*event: Any) -> tuple[str, Any]:
+        return event[2].replace("t.auto_increment AS", "NULL AS"), event[3]
+
+    sa.event.listen(mariadb, "before_cursor_execute", answer, retval=True)
+    assert next_ids(mariadb_files, None) == NextIds(unknown="MySQL does not report the next id")
 
 
 def write(engine: sa.Engine, seed: int, stop: Event) -> None:
