@@ -428,11 +428,17 @@ def _link(aside: Path, path: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder, and the removal of others, to disk.
 
+    Some mounts, such as shared folders of VirtualBox, cannot do so and report EINVAL.
+
     Raises:
-        OSError: the system refuses.
+        OSError: the disk fails.
     """
     with _open_folder(folder) as descriptor:
-        os.fsync(descriptor)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -129,6 +130,18 @@ def test_file_of_dead_process_is_removed_on_nfs(
     assert LOCAL.remove_abandoned(to_uri(tmp_path), re.compile(r"a-\d\.csv")) == 1
     assert [path.name for path in tmp_path.iterdir()] == [".a-2.csv.tmp"]
     assert staged.abort()
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_folder_that_cannot_be_synced_is_accepted_unless_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fsync(_descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with nullcontext() if code == errno.EINVAL else pytest.raises(OSError, match="output"):
+        LOCAL.sync_folder(to_uri(tmp_path))
 
 
 def test_private_folder_is_not_accessible_by_others_and_is_removed() -> None:
