@@ -343,8 +343,10 @@ def _next_value(connection: sa.Connection, sequence: sa.Row[Any]) -> int:
 
 
 def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
-    if not getattr(connection.dialect, "is_mariadb", False):
-        # By default MySQL 8 returns statistics that are up to a day old.
+    dialect = connection.dialect
+    is_mariadb = getattr(dialect, "is_mariadb", False)
+    if not is_mariadb and (dialect.server_version_info or ()) >= (8,):
+        # By default it returns statistics that are up to a day old. MySQL 5.7 has no such setting.
         connection.execute(sa.text("SET SESSION information_schema_stats_expiry = 0"))
     row = connection.execute(INNODB, catalogue_names(table)).one()
     if "auto_increment" not in row.extra:

@@ -174,6 +174,15 @@ def test_read_only_server_uses_settle(
     assert choose_watermark(mariadb_files, settle_by=SettleBy("imported")).strategy is strategy
 
 
+def test_next_id_of_mysql_5_7_is_known(
+    mariadb: sa.Engine, mariadb_files: ReflectedMetaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the setting of MySQL 8, as MariaDB does."""
+    monkeypatch.setattr(mariadb.dialect, "is_mariadb", False)
+    monkeypatch.setattr(mariadb.dialect, "server_version_info", (5, 7, 44))
+    assert next_ids(mariadb_files, None) == NextIds(ids=(1,))
+
+
 def test_next_id_that_mysql_does_not_report_is_unknown(
     mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
 ) -> None:
