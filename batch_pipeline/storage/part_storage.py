@@ -148,19 +148,14 @@ class PartFileStorage:
         """
         uri, final = self._uri(file.folder, file.name), shown_name(file.name)
         with self._garbage_left():
-            if final is not None:
-                prefix = self._prefix(file.folder, final)
-                same = [
-                    self._files.abort_unfinished(one)
-                    for one in self._files.unfinished(prefix)
-                    if one.name == final
-                ]
-                if any(same):
-                    return True
-            if self._facts(uri) is None:
+            if self._facts(uri) is not None:
+                self._files.delete(uri)
+                return True
+            if final is None:
                 return False
-            self._files.delete(uri)
-        return True
+            uploads = self._files.unfinished(self._prefix(file.folder, final))
+            aborted = [self._files.abort_unfinished(one) for one in uploads if one.name == final]
+            return any(aborted)
 
     def pointer_uri(self, manifest: Manifest) -> str:
         """Return the URI at which the manifest file of a manifest is, or was."""

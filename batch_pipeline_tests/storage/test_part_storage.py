@@ -25,6 +25,7 @@ from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.garbage import Folder, Reason, StoredFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import ManifestUnfitError
+from batch_pipeline.storage.local import LocalFileSystem
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import batch, manifest, part_file
 from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_harness, paths
@@ -299,6 +300,17 @@ def test_remove_returns_whether_file_existed(bucket: str) -> None:
         assert (storage.remove(file), storage.remove(file)) == (True, False)
     assert (uploads(root), uploads(f"{root}/manifests")) == ([], [f"{PART}-and-more"])
     assert listed(root) == [f"manifests/.{PART}-and-more.tmp"]
+
+
+def test_unfinished_file_on_disk_is_removed_without_a_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the time would grow with the square of the number of files."""
+    (tmp_path / f".{PART}.tmp").write_bytes(b"{")
+    file = file_at(to_uri(tmp_path), f".{PART}.tmp")
+    monkeypatch.delattr(LocalFileSystem, "unfinished")
+    assert storage_at(to_uri(tmp_path)).remove(file)
+    assert list(tmp_path.iterdir()) == []
 
 
 def put_part(root: str) -> str:
