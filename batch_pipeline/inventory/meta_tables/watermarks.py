@@ -574,8 +574,11 @@ def choose_watermark(
         case Strategy.SETTLE:
             watermark = _settle_watermark(table, settle_by, store, "" if requested else obstacle)
             delay = watermark.settle_by.delay
-            long = f"rows of a transaction longer than {delay} are found only by an audit"
-            reason, warnings = "requested" if requested else str(obstacle), (long, *warnings)
+            late = (
+                f"rows that become visible more than {delay} after their insert time, as in a "
+                "long transaction or on a lagging replica, are found only by an audit"
+            )
+            reason, warnings = "requested" if requested else str(obstacle), (late, *warnings)
         case Strategy.REGISTRAR:
             reason = "requested: ids are assigned in commit order"
         case Strategy.LOCKS:
