@@ -242,7 +242,9 @@ def _of_response(error: Any, uri: str) -> OSError:
         return UnreachableError(*of_access, uri)
     if status in {401, 403}:
         return PermissionError(errno.EACCES, _refusal(error.operation_name, code), uri)
-    return OSError(errno.EIO, f"the store answers {code}: {message}", uri)
+    # A key of KMS that is disabled or pending deletion refuses access, with the status 400.
+    number = errno.EACCES if code.startswith("KMS.") else errno.EIO
+    return OSError(number, f"the store answers {code}: {message}", uri)
 
 
 def _meaning(meanings: dict[str, tuple[int, str]], code: str) -> tuple[int, str] | None:

@@ -195,6 +195,7 @@ SKEWED = "the clock of this machine differs from the store's; synchronize it ({}
         (400, "InvalidIdentityToken", UnreachableError, REJECTED),
         (403, "RequestTimeTooSkewed", UnreachableError, SKEWED),
         (400, "EntityTooLarge", OSError, "the store answers {}: said by a test"),
+        (400, "KMS.DisabledException", PermissionError, "the store answers {}: said by a test"),
         (403, "InvalidObjectState", PermissionError, "it is archived; restore it first"),
     ],
 )
