@@ -132,7 +132,7 @@ def _invalid_url(setting: str, problem: str, step: str = "") -> SettingError:
 
 # By SQLSTATE on Postgres, by error number on MySQL and MariaDB, by text on SQLite.
 _DENIED = {"42501", 1142, 1143, 1370}
-_BUSY = {"55P03", "40P01", "40001", "57014", 1205, 1213, 1969, 3024, 3572}
+_BUSY = {"55P03", "40P01", "40001", "57014", 1205, 1213, 1317, 1969, 3024, 3572}
 # Also a type that no longer matches, and a plan that psycopg prepared before a change.
 _GONE = {"42P01", "42703", "3F000", "42804", "42883", "0A000", 1146, 1054}
 _REFUSED = {1040, 1042, 1043, 1044, 1045, 1053, 1129, 1130, 1203, 1226, 1927}

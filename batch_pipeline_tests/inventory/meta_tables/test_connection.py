@@ -80,6 +80,14 @@ def test_exhausted_pool_is_a_retryable_error() -> None:
     engine.dispose()
 
 
+def test_mysql_query_that_was_killed_is_a_retryable_error() -> None:
+    """As on Postgres, where it has the code of a timeout."""
+    killed = sa.exc.OperationalError("SELECT", {}, Exception(1317, "Query was interrupted"))
+    cancelled = pytest.raises(MetaUnreachableError, match="cancelled a read")
+    with cancelled, read_transaction(sa.create_engine("sqlite://")):
+        raise killed
+
+
 @pytest.mark.parametrize(
     ("url", "name"),
     [
