@@ -208,11 +208,9 @@ class StoredBatches:
         Raises:
             UnknownBatchError: no manifest file has the key.
         """
-        stored = self._manifests(stream)
+        # A late batch may have the range of another one, which counts.
+        stored = sorted(self._manifests(stream), key=lambda one: one[0] is JobKind.INCREMENTAL)
         newest = {manifest.batch.key: manifest for _, manifest in stored}
-        for kind, manifest in stored:
-            if kind is JobKind.INCREMENTAL:  # a late batch may have the same range
-                newest[manifest.batch.key] = manifest
         for key in keys:
             if key not in newest:
                 raise self._unknown_key(stream, key, sorted(newest))
