@@ -336,7 +336,9 @@ class SettleTimeWatermark:
                 unsettled = sa.and_(
                     table.uid > sa.literal(state.released, sa.BigInteger), unsettled
                 )
-            first = sa.select(sa.func.min(table.uid)).where(unsettled).scalar_subquery()
+            # Cast, because MySQL refuses to subtract 1 from an unsigned 0.
+            lowest = sa.cast(sa.func.min(table.uid), sa.BigInteger)
+            first = sa.select(lowest).where(unsettled).scalar_subquery()
             last = sa.func.coalesce(first - 1, sa.literal(MAX_ID, sa.BigInteger))
             value = connection.execute(
                 sa.select(sa.func.max(table.uid)).where(table.uid <= last)

@@ -174,6 +174,18 @@ def test_read_only_server_uses_settle(
     assert choose_watermark(mariadb_files, settle_by=SettleBy("imported")).strategy is strategy
 
 
+def test_settle_waits_for_unsigned_id_0(mariadb: sa.Engine) -> None:
+    execute(
+        mariadb,
+        "CREATE TABLE odd (id INT UNSIGNED PRIMARY KEY, file_location VARCHAR(9), "
+        "size_in_bytes BIGINT, imported TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP)",
+        "INSERT INTO odd (id) VALUES (0)",
+    )
+    table = ReflectedMetaTable.open(mariadb, "odd", FILES)
+    choice = choose_watermark(table, settle_by=SettleBy("imported"))
+    assert choice.watermark.read().value is None
+
+
 def test_next_id_of_mysql_5_7_is_known(
     mariadb: sa.Engine, mariadb_files: ReflectedMetaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
