@@ -37,6 +37,7 @@ UNFINISHED = (".*", "*.tmp", "*.part", "*~")
 _HIDDEN_FOLDER = r"(?s:.*/)?\.[^/]*/"
 _PARALLEL_HEADS = 8
 _MAX_WAIT_SECONDS = 5
+_MAX_SKEW_SECONDS = 60  # by which the clock of a file server may be ahead
 Examined = FileFacts | PipelineError | None  # None: left out by a rule; an error: reported later
 
 
@@ -138,17 +139,16 @@ class SourceLanding:
         Raises:
             LandingUnavailableError: its facts cannot be read.
         """
-        seconds, place = self.files.settle_seconds, shown(self.uri_of(name))
+        files, place = self.files, shown(self.uri_of(name))
         with raise_as(lambda reason: self.unavailable(f"{place}: {reason}")):
             facts = facts or self._facts(name)
             while facts is not None:
-                now = self.now()
-                age = now - facts.modified_at.timestamp()
-                if not 0 <= age < seconds:
+                seconds = self._seconds_to_settle(facts, files)
+                if seconds <= 0:
                     return facts
-                if now > deadline:
+                if self.now() > deadline:
                     return None
-                self.sleep(seconds - age + 0.01)
+                self.sleep(min(seconds, _MAX_WAIT_SECONDS) + 0.01)
                 facts = self._facts(name)
         return None
 
@@ -189,9 +189,15 @@ class SourceLanding:
     ) -> Examined:
         if refused := self._refusal(one):
             return refused
-        if 0 <= self.now() - facts.modified_at.timestamp() < files.settle_seconds:
+        if self._seconds_to_settle(facts, files) > 0:
             return self.settled(one.name, facts, deadline)
         return None if _is_folder_marker(one.name, facts) else facts
+
+    def _seconds_to_settle(self, facts: FileFacts, files: FileSystem) -> float:
+        """Return after how many seconds a file counts as complete, zero or less if it does now."""
+        age = self.now() - facts.modified_at.timestamp()
+        is_recent = files.settle_seconds > 0 and age > -_MAX_SKEW_SECONDS
+        return files.settle_seconds - age if is_recent else 0
 
     def _refusal(self, one: ListedFile) -> PipelineError | None:
         """Return why a wanted file cannot be registered; None if it can."""
