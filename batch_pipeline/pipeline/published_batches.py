@@ -208,7 +208,7 @@ class StoredBatches:
         Raises:
             UnknownBatchError: no manifest file has the key.
         """
-        # A late batch may have the range of another one, which counts.
+        # A late batch may have the range of one of the stream's own job, which takes precedence.
         stored = sorted(self._manifests(stream), key=lambda one: one[0] is JobKind.INCREMENTAL)
         newest = {manifest.batch.key: manifest for _, manifest in stored}
         for key in keys:
