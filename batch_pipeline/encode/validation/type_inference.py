@@ -418,7 +418,7 @@ def infer_json_type(name: str, text: bytes, known: Column | None, *, exact: bool
         name: Key of the value.
         text: JSON text of the value.
         known: Column as it is known so far, as `SchemaProfile.text_column` returns it.
-        exact: Whether a number with a fraction must be exactly its double to be a `number`.
+        exact: Whether a `number` must be exactly its double; otherwise it must only be finite.
     """
     value_type = json_type(text)
     if value_type is None:
@@ -437,7 +437,8 @@ def _infer_number(name: str, text: str, known: Column | None, *, exact: bool) ->
         if len(text) <= _MAX_INTEGER_LENGTH and -(2**63) <= int(text) < 2**63:
             is_wide = exact and abs(int(text)) > MAX_EXACT_INTEGER
             return InferredType(Column(name=name, type=ColumnType.INTEGER), wide=is_wide)
-        return InferredType(narrowest_decimal(name, text))
+        if exact or known is None or known.type is not ColumnType.NUMBER:
+            return InferredType(narrowest_decimal(name, text))
     is_double = is_exact_double(text) if exact else abs(float(text)) != float("inf")
     if is_double:
         return InferredType(Column(name=name, type=ColumnType.NUMBER))

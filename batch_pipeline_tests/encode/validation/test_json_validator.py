@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.validation.json_records import cached_decoder
-from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.model.record_rules import Evolution, OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.encode.validation.test_type_inference import is_exactly_double
 from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest, reasons
@@ -305,3 +305,13 @@ def test_large_integer_after_new_number_remains_number() -> None:
     subject.validate(b'{"a":1.5}', b'{"a":12345678901234567890}')
 
     assert subject.misfits() == [("a", "number")]
+
+
+@pytest.mark.parametrize("evolution", Evolution)
+def test_large_integer_remains_number_beside_a_new_column(evolution: Evolution) -> None:
+    subject = ValidatorUnderTest(schema(a="number"), evolution=evolution)
+
+    chunk = subject.lines(b'{"a":12345678901234567890,"b":1}')
+
+    assert "a" not in dict(subject.misfits())
+    assert chunk.lines[0].startswith(b'{"a":12345678901234567890,')
