@@ -123,9 +123,9 @@ _MAX_METADATA_BYTES = 256 * 2**20
 class ParquetTable:
     """An open parquet file, whose records are read a few MiB at a time.
 
-    Nothing else may move the position of the file. `check_growth` is called with the size of all
-    records in bytes, as far as it is known, and raises if the file may not expand that much.
-    `options` are those of `pq.ParquetFile`.
+    `schema` has the columns, in which enumerations are text. Nothing else may move the position of
+    the file. `check_growth` is called with the size of all records in bytes, as far as it is known,
+    and raises if the file may not expand that much. `options` are those of `pq.ParquetFile`.
     """
 
     def __init__(self, file: BinaryIO, check_growth: Callable[[int], None], **options: Any) -> None:
@@ -134,8 +134,14 @@ class ParquetTable:
         self._file_bytes = file.seek(0, io.SEEK_END)
         self._value_bytes = 0
         self.file = _open(file, self._file_bytes, **options)
-        schema = self.file.schema
-        self._leaves = [schema.column(leaf) for leaf in range(len(schema))]
+        columns = self.file.schema
+        self._leaves = [columns.column(leaf) for leaf in range(len(columns))]
+        self.schema = self.file.schema_arrow
+        is_enum = [leaf.logical_type.type == "ENUM" for leaf in self._leaves]
+        self._has_enum = any(is_enum)
+        if self._has_enum:  # Arrow returns bytes
+            leaves = iter(is_enum)
+            self.schema = pa.schema([_with_text(column, leaves) for column in self.schema])
         self._lists = [
             number for number, leaf in enumerate(self._leaves) if leaf.max_repetition_level
         ]
@@ -175,6 +181,8 @@ class ParquetTable:
         for batch in self.file.iter_batches(size, row_groups=[group], use_threads=False):
             self._value_bytes += decoded_bytes(batch)
             self._check_growth(self._value_bytes)
+            if self._has_enum:  # `convert_array` finds text that is not UTF-8, record by record
+                batch = batch.cast(self.schema, safe=False)  # noqa: PLW2901
             yield batch, next(exact, None)
 
     def _rows_at_once(self, group: int) -> int:
@@ -252,7 +260,7 @@ def _tables(file: BinaryIO, source: DecodedFile, stream: Stream) -> Iterator[Tab
             )
 
     table = ParquetTable(file, check_growth, coerce_int96_timestamp_unit="us")
-    schema, metadata = table.file.schema_arrow, table.file.metadata
+    schema, metadata = table.schema, table.file.metadata
     columns = columns_from_schema(schema, stream.read_limits)
     int96 = _int96_columns(table.file)
     table.check_expansion(positions=source.part is not None)
@@ -324,6 +332,19 @@ def _open(file: BinaryIO, file_bytes: int, **options: Any) -> pq.ParquetFile:
         thrift_string_size_limit=_MAX_METADATA_BYTES,
         **options,
     )
+
+
+def _with_text(field: pa.Field, is_enum: Iterator[bool]) -> pa.Field:
+    """Return a field whose enumerations are text; `is_enum` yields a value for each leaf."""
+    kind = field.type
+    if not at.is_nested(kind):
+        return field.with_type(pa.string()) if next(is_enum) else field
+    children = [_with_text(kind.field(index), is_enum) for index in range(kind.num_fields)]
+    if at.is_struct(kind):
+        return field.with_type(pa.struct(children))
+    if at.is_map(kind):
+        return field.with_type(pa.map_(*children[0].type))
+    return field.with_type(pa.list_(*children))
 
 
 def _longest_value(array: pa.Array) -> int:

@@ -153,6 +153,28 @@ def test_parquet_reader_quarantines_record_with_invalid_utf_8() -> None:
     assert [(bad.line, bad.reason) for bad in table.bad] == [(2, "column 'a' is not UTF-8")]
 
 
+def test_parquet_reader_reads_enumerations_as_text() -> None:
+    """Arrow returns their bytes. Other writers than Arrow's mark columns as enumerations."""
+    columns = {
+        "a": pa.array(["RED", None]),
+        "b": pa.array([b"RED", b"\xff"]),
+        "s": pa.array([{"e": ["RED", None], "b": b"RED"}, None]),
+        "m": pa.array([[("RED", "BLUE")], None], pa.map_(pa.string(), pa.string())),
+    }
+    data = parquet(pa.table(columns), store_schema=False)
+    text, enumeration = b"\x25\x00\x4c\x1c\x00\x00", b"\x25\x08\x4c\x4c\x00\x00"  # in the footer
+
+    (table,) = tables(data.replace(text, enumeration))
+
+    assert data.count(text) == 4
+    assert table.batch.to_pydict() == {
+        "a": ["RED", None],
+        "b": [b"RED", b"\xff"],
+        "s": ['{"e":["RED",null],"b":"UkVE"}', None],
+        "m": ['{"RED":"BLUE"}', None],
+    }
+
+
 def test_parquet_reader_applies_nonfinite_rule_to_nested_values_only() -> None:
     """Whether a column of doubles may hold NaN depends on the output."""
     array = pa.array([{"x": float("inf")}])
