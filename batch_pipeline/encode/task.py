@@ -480,19 +480,19 @@ class TaskRun:
 
     def _quarantine_records(self, item: Item, bad: tuple[MalformedRecord, ...]) -> None:
         self._bad_count += len(bad)
-        bad = tuple(replace(found, reason=format_reason(found.reason)) for found in bad)
-        for found in bad[: MAX_REPORTED_BAD_RECORDS - len(self._bad_records)]:
+        bad = tuple(replace(record, reason=format_reason(record.reason)) for record in bad)
+        for record in bad[: MAX_REPORTED_BAD_RECORDS - len(self._bad_records)]:
             self._bad_records.append(
                 BadRecord(
                     item_id=item.id,
                     location=item.file.location,
-                    line=found.line,
-                    reason=found.reason,
+                    line=record.line,
+                    reason=record.reason,
                 )
             )
         if self._writing and not self._too_many_bad:
-            for found in bad:
-                self._quarantine.add(item.id, item.file.location, found)
+            for record in bad:
+                self._quarantine.add(item.id, item.file.location, record)
 
     def _is_still_writing(self) -> bool:
         if self._writing and not self._profile.fits:

@@ -175,8 +175,8 @@ def nonfinite_fields(line: bytes) -> dict[int, tuple[str, float]]:
         return {}
     if not isinstance(record, dict):
         return {}
-    found = {name: value for name, value in record.items() if isinstance(value, tuple)}
-    return {position: (name, number) for name, (position, number) in found.items()}
+    tokens = {name: value for name, value in record.items() if isinstance(value, tuple)}
+    return {position: (name, number) for name, (position, number) in tokens.items()}
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
