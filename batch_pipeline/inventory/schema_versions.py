@@ -25,6 +25,12 @@ class SchemaVersions:
         with transaction(self.engine) as connection:
             return _latest(connection, stream)
 
+    def has_published(self, stream: str) -> bool:
+        """Return whether a batch has been published with a schema of the stream."""
+        published = sa.exists().where(job.c.stream == stream, job.c.publish_count > 0)
+        with transaction(self.engine) as connection:
+            return bool(connection.execute(sa.select(published)).scalar_one())
+
     def widen(
         self,
         stream: str,

@@ -179,7 +179,7 @@ def _encode_items(
     )
     _, before = context.schemas.latest(context.stream.name)
     version, schema = _known_schema(context.schemas, context.stream)
-    passes = _passes(context.stream, schema)
+    passes = _passes(context.schemas, context.stream, schema)
     changes = changes_between(before, schema)  # changes made by the declaration
     for stream, sample_records in passes:
         result = context.encoder.encode(
@@ -292,17 +292,22 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     return schemas.widen(stream.name, added, text_source=False)
 
 
-def _passes(stream: Stream, schema: RecordSchema) -> list[tuple[Stream, int | None]]:
+def _passes(
+    schemas: "SchemaVersions", stream: Stream, schema: RecordSchema
+) -> list[tuple[Stream, int | None]]:
     """Return the stream and the sample size of a batch for each pass of the encoder.
 
-    Only the first pass may stop after a sample. Without declared or known columns, records may add
-    any column, and the first pass infers the columns from a sample.
+    Only the first pass may stop after a sample. Without declared columns, records may add any
+    column until a batch is published, and the first pass infers the first columns from a sample.
     """
     rules, sample = stream.schema, None
-    added = {column.name for column in _added(stream)}
-    if rules.declared is None and added.issuperset(schema.names):
-        rules = replace(rules, evolution=Evolution.ADD)
-        sample = None if rules.sample_records else _SAMPLE_RECORDS
+    if rules.declared is None:
+        added = {column.name for column in _added(stream)}
+        if added.issuperset(schema.names):
+            sample = None if rules.sample_records else _SAMPLE_RECORDS
+            rules = replace(rules, evolution=Evolution.ADD)
+        elif rules.evolution is not Evolution.ADD and not schemas.has_published(stream.name):
+            rules = replace(rules, evolution=Evolution.ADD)
     first = replace(stream, schema=rules)
     later = replace(stream, schema=replace(rules, sample_records=None))
     return [(first, sample), *[(later, None)] * (_MAX_PASSES - 1)]

@@ -7,7 +7,11 @@ import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.model.encode_request import BadRecord
-from batch_pipeline.model.errors import BatchDataError, ConfigurationError
+from batch_pipeline.model.errors import (
+    BatchDataError,
+    ConfigurationError,
+    DatabaseUnreachableError,
+)
 from batch_pipeline.model.record_rules import (
     RESCUED,
     BadRecordRules,
@@ -22,11 +26,12 @@ from batch_pipeline_tests.pipeline.attempt_fixture import (
     ID,
     LOCATION,
     PRICE,
+    UNREACHABLE,
     EncodeHarness,
     encode_error,
     misfit,
 )
-from batch_pipeline_tests.seeds import query
+from batch_pipeline_tests.seeds import execute, query
 
 WHOLE_PRICE = Column(name="price", type=ColumnType.INTEGER)
 RESCUED_COLUMN = Column(name=RESCUED, type=ColumnType.STRING)
@@ -39,8 +44,9 @@ def set_schema_rules(harness: EncodeHarness, **rules: Any) -> None:
 
 
 def create_schema(harness: EncodeHarness, *columns: Column) -> None:
-    """Create the first schema version."""
+    """Create the first schema version, as a published batch does."""
     harness.database.schemas.widen("orders", columns, text_source=True)
+    execute(harness.database, "UPDATE batch_pipeline.job SET publish_count = 1")
 
 
 def test_schema_changes_are_recorded_with_their_first_record(harness: EncodeHarness) -> None:
@@ -138,6 +144,24 @@ def test_first_batch_defines_the_schema_under_every_evolution_rule(
     assert [request.sample_records for request in harness.encoder.requests] == [20_000, None, None]
     added = {Evolution.FAIL: (ID,), Evolution.RESCUE: (RESCUED_COLUMN, ID)}[evolution]
     assert first.schema == RecordSchema(added)
+
+
+@pytest.mark.parametrize("evolution", [Evolution.FAIL, Evolution.RESCUE])
+def test_first_batch_defines_the_schema_after_an_attempt_that_failed_behind_its_sample(
+    harness: EncodeHarness, evolution: Evolution
+) -> None:
+    set_schema_rules(harness, evolution=evolution)
+    harness.encoder.script = [{"misfits": (misfit(ID),)}, UNREACHABLE]
+    with pytest.raises(DatabaseUnreachableError):
+        harness.encode()
+    harness.encoder.script = [{"misfits": (misfit(PRICE),)}, {}]
+
+    manifest = harness.encode()
+
+    assert {request.stream.schema.evolution for request in harness.encoder.requests} == {
+        Evolution.ADD
+    }
+    assert manifest.schema.columns[-2:] == (ID, PRICE)
 
 
 def test_declared_schema_is_version_1_and_applies_to_the_first_batch(
