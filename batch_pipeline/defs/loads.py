@@ -117,7 +117,7 @@ def load_into_targets(
             except PipelineError as error:
                 context.log.info(str(error))
                 result.stops.append(error)
-        _report(context, pipeline.database, stream, events, before)
+        _report(context, pipeline.database, stream, events, before, only=only or ())
     except PipelineError as error:
         result.stops.append(error)
     result.raise_failures(context)
@@ -129,12 +129,14 @@ def _report(
     stream: Stream,
     events: Materializations | None,
     before: int,
+    *,
+    only: Collection[str],
 ) -> None:
     """Report the batches that all targets have and that this run loaded into one of them.
 
     Downstream steps of the run, and the Dagster backfill that launched it, need an event for each
-    partition, including those loaded by a run that this run repeats: the ids of its loads are at
-    most `before`.
+    partition, including those in `only` that another run loaded before this one could, and those
+    loaded by a run that this run repeats: the ids of its loads are at most `before`.
     """
     is_awaited = events is not None and events.is_awaited
     runs = {*repeated_runs(context)}
@@ -143,7 +145,7 @@ def _report(
     report = context.log_event if events is None else events.add
     targets = [target.name for target in stream.targets]
     for loaded in database.loads.in_all_targets(stream.name, targets, after):
-        if runs.isdisjoint(load.run_id for load in loaded.loads):
+        if loaded.label not in only and runs.isdisjoint(load.run_id for load in loaded.loads):
             continue
         if is_repeat and not is_awaited and _is_materialized(context.instance, stream, loaded):
             continue

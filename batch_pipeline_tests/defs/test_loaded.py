@@ -12,6 +12,7 @@ from batch_pipeline.defs.loads import LoadCursor
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import RETRY_TAG, load_job, loaded_key
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.manifest import PartFile
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.defs.downstream_fixture import BY_CITY, execute, job_of_both, tags_of
 from batch_pipeline_tests.factories import encoded, item_report
@@ -252,6 +253,23 @@ def test_retry_does_not_repeat_the_loads_of_the_failed_runs(harness: DefsHarness
     failed_run = repeat(first_run, SECOND)
     repeat(repeat(failed_run, SECOND, number="2"), FIRST, SECOND, number="3")
     assert sent(harness) == [FIRST, SECOND, FIRST, SECOND, FIRST]
+
+
+def test_partition_that_another_run_loaded_meanwhile_is_materialized(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the Dagster backfill of the run would never end, or would fail as stalled."""
+    checked: list[PartFile] = []
+
+    def check(part: PartFile) -> None:
+        checked.append(part)
+        if len(checked) == 1:  # before this run claims the batch
+            load_by_command(harness)
+
+    monkeypatch.setattr("batch_pipeline.app._file_check", lambda _: check)
+    assert run_asset(harness, FIRST, FIRST).success
+    assert sent(harness) == [FIRST, SECOND]
+    assert materialized(harness) == [FIRST]
 
 
 def test_step_retry_repeats_a_failed_reload_request(
