@@ -18,6 +18,7 @@ DAGSTER_BACKFILL_TAG = "dagster/backfill"  # value: the id of the Dagster backfi
 PRIORITY_TAG = "dagster/priority"
 RETRY_TAG = "dagster/retry_number"  # on a run that repeats a run whose process died
 RESUME_TAG = "dagster/is_resume_retry"  # on a run that repeats only failed steps of another run
+ASSET_RESUME_TAG = "dagster/is_asset_resume_retry"  # on one that repeats unmaterialized assets
 WILL_RETRY_TAG = "dagster/will_retry"  # value `true` on a failed run: Dagster will repeat it
 AUTO_RETRY_TAG = "dagster/auto_retry_run_id"  # on a failed run: Dagster has repeated it
 MAX_RETRIES_TAG = "dagster/max_retries"

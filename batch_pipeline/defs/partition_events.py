@@ -13,6 +13,7 @@ from batch_pipeline.defs.instance.code_locations import ensure_only_location
 from batch_pipeline.defs.instance.private_api import is_awaited, location_of_run
 from batch_pipeline.defs.metadata import generation_of, latest_generation
 from batch_pipeline.defs.names import (
+    ASSET_RESUME_TAG,
     DATA_VERSION_TAG,
     DRAIN_TAG,
     RESUME_TAG,
@@ -192,17 +193,19 @@ def repeated_runs(context: Context) -> dict[str, dg.DagsterRun]:
 
     A person's re-execution of all steps repeats no run.
     """
-    run: dg.DagsterRun | None = context.run
-    runs: dict[str, dg.DagsterRun] = {}
-    while run is not None:
-        runs[run.run_id] = run
-        parent = run.parent_run_id if _is_repeat(run) else None
-        run = None if parent is None else context.instance.get_run_by_id(parent)
+    run, runs = context.run, {context.run.run_id: context.run}
+    while run.parent_run_id is not None:
+        parent = context.instance.get_run_by_id(run.parent_run_id)
+        if parent is None or not _repeats(run, parent):
+            break
+        runs[parent.run_id] = run = parent
     return runs
 
 
-def _is_repeat(run: dg.DagsterRun) -> bool:
-    return not {RETRY_TAG, RESUME_TAG}.isdisjoint(run.tags)
+def _repeats(run: dg.DagsterRun, parent: dg.DagsterRun) -> bool:
+    # Unlike the other tags, Dagster copies this one to a re-execution of all steps.
+    is_asset_resume = ASSET_RESUME_TAG in run.tags and ASSET_RESUME_TAG not in parent.tags
+    return is_asset_resume or not {RETRY_TAG, RESUME_TAG}.isdisjoint(run.tags)
 
 
 def raise_failures(
@@ -234,10 +237,9 @@ def already_published_by_run(
     A run that a sensor launched, or that repeats failed steps of one, skips all published batches;
     other repeated runs skip batches that they, or a run that they repeat, have published.
     """
-    run, manifests = context.run, database.manifests
-    runs = repeated_runs(context)
+    manifests, runs = database.manifests, repeated_runs(context)
     is_new = is_launched([*runs.values()][-1])
-    if not (is_new or context.retry_number or _is_repeat(run)):
+    if not (is_new or context.retry_number or len(runs) > 1):
         return None
     manifest = manifests.of_batch(batch)
     if manifest is None:

@@ -10,7 +10,7 @@ import pytest
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.loads import LoadCursor
 from batch_pipeline.defs.metadata import generation_of
-from batch_pipeline.defs.names import RETRY_TAG, load_job, loaded_key
+from batch_pipeline.defs.names import ASSET_RESUME_TAG, RETRY_TAG, load_job, loaded_key
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
@@ -253,6 +253,22 @@ def test_retry_does_not_repeat_the_loads_of_the_failed_runs(harness: DefsHarness
     failed_run = repeat(first_run, SECOND)
     repeat(repeat(failed_run, SECOND, number="2"), FIRST, SECOND, number="3")
     assert sent(harness) == [FIRST, SECOND, FIRST, SECOND, FIRST]
+
+
+@with_targets(good=EAGER, other=SILENT)
+def test_rerun_from_asset_failure_does_not_repeat_loads(harness: DefsHarness) -> None:
+    """Dagster copies its tag to a re-execution of all steps of it, which repeats them."""
+    key = loaded_key(harness.stream)
+    global_job = harness.definitions.resolve_implicit_global_asset_job_def()
+    job = global_job.get_subset(asset_selection={key})
+    tags = tags_of([FIRST])
+    failed_run = execute(job, harness.instance, tags)
+    script(harness.folder / "other", EAGER)  # the target works again
+    tags |= {ASSET_RESUME_TAG: "true"}
+    resumed = execute(job, harness.instance, tags, retry_of=failed_run)
+    assert (sent(harness), materialized(harness)) == ([FIRST], [FIRST])
+    assert execute(job, harness.instance, tags, retry_of=resumed).is_success
+    assert sent(harness) == [FIRST, FIRST]
 
 
 def test_partition_that_another_run_loaded_meanwhile_is_materialized(
