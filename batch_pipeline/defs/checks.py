@@ -12,6 +12,7 @@ from batch_pipeline.defs.instance.private_api import has_failed, materialized_by
 from batch_pipeline.defs.names import CHECK_STREAMS_JOB, CHECKS_RESOURCE, files_key
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.runs import UNFINISHED
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import OWN_KINDS, JobKind
@@ -107,9 +108,16 @@ def _evaluations(
 
 
 def _have_passed(instance: dg.DagsterInstance, checks: AssetChecks) -> bool:
-    """Return whether the last evaluations passed; a running evaluation counts as not passed."""
+    """Return whether the last evaluations passed, and the Dagster job is not checking all streams.
+
+    Its results would count as older than that of a run that ends before it.
+    """
+    checking = dg.RunsFilter(job_name=CHECK_STREAMS_JOB, statuses=UNFINISHED)
     severe = (key for key in checks.keys if Check(key.name).is_severe)
-    return not any(has_failed(instance, key) for key in severe)
+    return not (
+        instance.get_run_records(checking, limit=1)
+        or any(has_failed(instance, key) for key in severe)
+    )
 
 
 def _evaluation(result: CheckResult, check: Check | None = None) -> dict[str, Any]:

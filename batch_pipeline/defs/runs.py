@@ -37,7 +37,7 @@ _BACKFILL_FAILED = "Dagster cancelled its run, because the Dagster backfill fail
 _SILENT_SECONDS = 900
 BEGUN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 CREATED = [dg.DagsterRunStatus.NOT_STARTED, *BEGUN]
-_UNFINISHED = [dg.DagsterRunStatus.QUEUED, *CREATED]
+UNFINISHED = [dg.DagsterRunStatus.QUEUED, *CREATED]
 
 
 def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
@@ -135,7 +135,7 @@ def unfinished_runs(
     """
     # First the failed ones: the run that repeats one may start in between, and is then unfinished.
     runs = _runs_about_to_be_repeated(instance) if or_repeated else []
-    runs += _find_runs(instance, dg.RunsFilter(statuses=_UNFINISHED))
+    runs += _find_runs(instance, dg.RunsFilter(statuses=UNFINISHED))
     return AssetRuns([run for run in runs if materializes(instance, run, job, asset_key)])
 
 

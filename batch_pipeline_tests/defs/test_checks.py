@@ -16,7 +16,9 @@ from batch_pipeline_tests.defs.checks_fixture import (
     publish_all,
     run_checks,
 )
-from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, start_run
+from batch_pipeline_tests.defs.downstream_fixture import execute as execute_run
+from batch_pipeline_tests.defs.downstream_fixture import tags_of
 from batch_pipeline_tests.seeds import claimed, execute, register
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
@@ -183,6 +185,31 @@ def test_successful_run_does_not_hide_a_failed_check(
     assert failed(run_checks(harness, "orders_encode", **options)) == ["batches.part_files"]
     publish(harness, first.batch)
     assert failed(run_checks(harness, "orders_encode", **options)) == []
+
+
+def test_run_that_plans_checks_considers_recent_batches(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a Dagster backfill. After a failure, or beside the hourly job, it considers all."""
+    monkeypatch.setattr("batch_pipeline.defs.checks._RECENT_BATCHES", 1)
+    first, *_ = publish_all(harness)
+    harness.tick("orders_new_files")
+    every = harness.definitions.resolve_implicit_global_asset_job_def()
+    job = every.get_subset(asset_selection={harness.batches.asset_key})
+
+    def checked() -> list[int]:
+        run = execute_run(job, harness.instance, tags_of([FIRST]) | {LAUNCH_TAG: "new"})
+        results = check_results(harness, run.run_id)
+        return numbers(results["batches.part_files"], "batches_checked", "batches_wrong")
+
+    assert checked() == [1, 0]
+    path_of(first).unlink()
+    assert checked() == [1, 0]
+    all_streams = harness.definitions.resolve_job_def("batch_pipeline_check_streams")
+    checking = start_run(harness.instance, all_streams, {})
+    assert checked() == [4, 1]
+    harness.instance.report_run_failed(checking)
+    assert checked() == [4, 1]
 
 
 def test_run_with_a_failed_batch_still_reports_checks(harness: DefsHarness) -> None:

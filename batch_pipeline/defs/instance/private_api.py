@@ -50,9 +50,13 @@ def latest_tags(
 
 
 def has_failed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> bool:
-    """Return whether the last evaluation of a check failed or is running."""
-    record = instance.get_latest_asset_check_evaluation_record(check)
-    return record is not None and record.status.value != "SUCCEEDED"
+    """Return whether the last completed evaluation of a check failed.
+
+    The run that calls this, and runs that are queued, may have planned later ones.
+    """
+    summary = instance.event_log_storage.get_asset_check_summary_records([check])[check]
+    last = summary.last_completed_check_execution_record
+    return last is not None and last.status.value == "FAILED"
 
 
 _MOST_PLANS = 1_000
