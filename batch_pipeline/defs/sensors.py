@@ -292,10 +292,12 @@ def _launching_sensor(
         try:
             check_code_location(context, pipeline, stream, cursor, now)
             cancel_batches_since(pipeline, context.instance, stream, cursor.looked_at)
-            found = find(context, pipeline, replace(cursor, looked_at=now, stream=stream.name))
+            cursor = replace(cursor, looked_at=now)
+            found = find(context, pipeline, replace(cursor, stream=stream.name))
             sync = found.sync
             plan = plan_launches(context.instance, asset, sync.statuses, sync.order, found.cursor)
         except PipelineError as error:
+            context.update_cursor(cursor.cursor())
             return dg.SkipReason(str(error))
         waiting = f"batches that wait for another attempt: {plan.waiting}."
         reason = found.before_reason + (waiting if plan.waiting else "nothing to launch now.")

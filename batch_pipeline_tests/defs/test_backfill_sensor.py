@@ -1,5 +1,6 @@
 """The backfill sensor: partitions, bounded launches, pausing, cancelling, and events."""
 
+import time
 from dataclasses import replace
 
 import dagster as dg
@@ -138,6 +139,18 @@ def test_backfills_of_a_paused_stream_are_launched_once_it_is_resumed(harness: D
     harness.database.jobs.resume("orders")
     assert len(harness.tick(SENSOR, paused.cursor).run_requests or []) == 2
     assert harness.database.backfills.paused("orders") == {}
+
+
+def test_tick_of_a_paused_stream_updates_the_time_in_the_cursor(harness: DefsHarness) -> None:
+    """Otherwise, each tick would read all runs that were cancelled since the stream was paused."""
+    harness.database.jobs.pause("orders", "schema change")
+    before = LaunchCursor(stream="orders", tries={KEYS[0]: 1}, looked_at=time.time() - 3_600)
+    contexts: list[dg.SensorEvaluationContext] = []
+    result = harness.evaluate("orders_new_files", before.cursor(), contexts.append)
+    assert "schema change" in str(result.skip_message)
+    after = LaunchCursor.of_cursor(contexts[0].cursor)
+    assert after.looked_at > before.looked_at + 3_000
+    assert (after.stream, after.tries) == (before.stream, before.tries)
 
 
 def test_run_has_batches_of_one_backfill_only(harness: DefsHarness) -> None:
