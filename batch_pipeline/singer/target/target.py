@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import IO, Any, ClassVar
@@ -195,7 +196,7 @@ class LandingTarget(SingerPlugin, Target):
         self._land(self._sinks())  # replaced sinks are not used again; streams may share a sink
         message_object = {
             "stream": message.stream,
-            "schema": dict(message.schema),
+            "schema": deepcopy(message.schema),  # the SDK adds metadata columns to it
             "key_properties": list(message.key_properties),
         }
         try:

@@ -120,9 +120,11 @@ def test_schema_of_draft_4_is_accepted(home: TargetHome) -> None:
     home.assert_error(MessageError, CORRECT, shape, record(2, record={"id": 2, "price": 100}))
 
 
-def test_changed_schema_starts_a_new_file(home: TargetHome) -> None:
+@pytest.mark.parametrize("metadata", [False, True])
+def test_changed_schema_starts_a_new_file(home: TargetHome, metadata: bool) -> None:
     wider = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
-    home.run(schema(), record(1), schema(), record(2), schema(schema=wider), record(3))
+    messages = schema(), record(1), schema(), record(2), schema(schema=wider), record(3)
+    home.run(*messages, add_record_metadata=metadata)
     assert [[one["id"] for one in read(path)] for path in home.files()] == [[1, 2], [3]]
 
 
