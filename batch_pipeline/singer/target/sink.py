@@ -329,7 +329,9 @@ class CompiledValidator(BaseJSONSchemaValidator):
             self._compiled = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse)
         except ValueError as error:
             try:  # taps of databases write `exclusiveMaximum: true` for decimals
-                self._compiled = jsonschema_rs.Draft4Validator(schema, retriever=_refuse)
+                self._compiled = jsonschema_rs.Draft4Validator(
+                    schema, retriever=_refuse, validate_formats=False
+                )
             except ValueError:
                 text = str(error).partition("\n")[0][:_MAX_SHOWN_CHARACTERS]
                 raise InvalidJSONSchema(text) from error
