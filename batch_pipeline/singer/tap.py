@@ -79,8 +79,8 @@ CONFIG_JSON_SCHEMA: dict[str, Any] = {
             "How batches are sent: `batch`, or `record` for targets that cannot read BATCH "
             "messages; also per stream, as {orders: batch} (default: `batch` with a "
             "batch_config, else `record`).",
-            anyOf=[
-                {"enum": [*_MODES, None]},
+            anyOf=[  # with types, by which the SDK reads environment variables
+                {"type": ["string", "null"], "enum": [*_MODES, None]},
                 {"type": "object", "additionalProperties": {"enum": _MODES}},
             ],
         ),

@@ -184,6 +184,13 @@ def test_mode_follows_configuration(source: ListedSource, config: Any, expected:
     assert sent_kinds == {expected}
 
 
+def test_mode_is_read_from_the_environment(
+    source: ListedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAP_BATCH_PIPELINE_MODE", "batch")
+    assert kinds(sent(source, parse_env_config=True))[:2] == ["SCHEMA", "BATCH"]
+
+
 def test_deselected_column_is_never_sent_unless_it_is_a_key(source: ListedSource) -> None:
     selection = catalog(source, price=False)
     lines = printed(tap_class(source)(config=BATCHES, catalog=selection))
