@@ -62,8 +62,8 @@ CONFIG_SCHEMA: dict[str, Any] = {
         "max_bytes": setting(
             "integer", "Maximum bytes per file before compression (default 134217728)."
         ),
-        "max_age_seconds": setting(
-            "number", "Maximum age of an open file, in seconds (default 300)."
+        "max_age_seconds": setting(  # the SDK passes environment variables of numbers as text
+            "number string", "Maximum age of an open file, in seconds (default 300)."
         ),
         "max_line_bytes": setting(
             "integer",
@@ -183,8 +183,8 @@ def _bounds(settings: Mapping[str, Any]) -> Bounds:
     )
 
 
-def _seconds(value: float | Decimal) -> float:
-    with suppress(ArithmeticError, ValueError):  # too large, or a signaling NaN
+def _seconds(value: float | Decimal | str) -> float:
+    with suppress(ArithmeticError, ValueError):  # too large, a signaling NaN, or other text
         if 0 < (seconds := float(value)) < inf:
             return seconds
     raise InvalidValueError("max_age_seconds", value, "a number of seconds, such as 300")

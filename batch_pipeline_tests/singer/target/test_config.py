@@ -16,6 +16,8 @@ from batch_pipeline.singer.target.config import (
     read_config,
     stream_name,
 )
+from batch_pipeline.singer.target.target import LandingTarget
+from batch_pipeline_tests.singer.tap.tap_fixture import signals_restored
 
 UNKNOWN_USER = "~a-user-that-no-machine-has"
 KEYS = [*CONFIG_SCHEMA["properties"]]
@@ -35,6 +37,13 @@ def test_empty_config_has_defaults() -> None:
 def test_bounds_are_the_strictest_limits() -> None:
     bounds = _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds
     assert (bounds.max_records, bounds.max_bytes, bounds.max_age_seconds) == (20, 7, 1.0)
+
+
+def test_age_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGET_BATCH_PIPELINE_MAX_AGE_SECONDS", "2.5")
+    with signals_restored():
+        settings = LandingTarget(parse_env_config=True).settings
+    assert settings.bounds.max_age_seconds == 2.5
 
 
 def test_parquet_is_compressed_with_snappy_by_default() -> None:
@@ -92,7 +101,7 @@ def test_config_that_does_not_fit_the_schema_is_rejected(config: dict[str, Any],
 
 INVALID_AGES = [
     *(0, -1, 10**400, float("nan"), float("inf"), float("-inf")),
-    *(Decimal("NaN"), Decimal("sNaN"), Decimal("1e400")),
+    *(Decimal("NaN"), Decimal("sNaN"), Decimal("1e400"), "5m"),
 ]
 INVALID_ROOTS = [
     *([""], ["https://host/external"], ["file://host/external"]),
