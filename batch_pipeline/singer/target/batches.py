@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -23,6 +23,12 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
+from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
+from batch_pipeline.encode.readers.arrow_values import (
+    ConversionError,
+    columns_from_schema,
+    to_python_values,
+)
 from batch_pipeline.encode.readers.compression import (
     EXPANSION_CHECKED_FROM_BYTES,
     detect_compression,
@@ -367,7 +373,8 @@ def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: ReadLimits) -> i
 
 def _open_table(opened: BinaryIO, file: BatchFile, limits: ReadLimits) -> ParquetTable:
     packed_bytes = file.path.stat().st_size
-    table = ParquetTable(opened, partial(_check_expansion, limits, packed_bytes))
+    check_growth = partial(_check_expansion, limits, packed_bytes)
+    table = ParquetTable(opened, check_growth, coerce_int96_timestamp_unit="us")
     table.check_expansion()
     return table
 
@@ -389,7 +396,7 @@ def records(
     with _message_errors(message, file, left=""):  # earlier records may have landed
         if message.encoding.format is Format.PARQUET:
             for row in _rows(file, limits):
-                yield None, _json_value(row)
+                yield None, row
             return
         for number, line in _numbered_lines(message, file, limits):
             try:
@@ -408,11 +415,12 @@ def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[dict[str, Any]]:
     first = 1
     try:
         with file.open() as opened:
-            for batch in _batches(_open_table(opened, file, limits)):
-                yield from batch.to_pylist()
+            table = _open_table(opened, file, limits)
+            columns_from_schema(table.file.schema_arrow, limits)  # checks the names
+            for batch in _batches(table):
+                yield from map(_json_value, to_python_values(batch.to_struct_array()))
                 first += batch.num_rows
-    except (ArithmeticError, ValueError, LookupError) as error:
-        # Python cannot represent some times and time zones.
+    except (ArrowTypeUnknownError, ValueError) as error:
         text = str(error).partition("\n")[0]
         problem = f"has a value in or after record {first} that cannot be represented ({text})"
         raise UnusableFileError(problem) from error
@@ -463,8 +471,14 @@ def _check_expansion(limits: ReadLimits, packed_bytes: int, size_bytes: int) -> 
 
 
 def _json_value(value: Any) -> Any:
-    """Return a table's value as JSON represents it: times and binary values become text."""
+    """Return a table's value as JSON represents it: times and binary values become text.
+
+    Raises:
+        ConversionError: the reader could not convert the value, or a part of it.
+    """
     match value:
+        case ConversionError():
+            raise value
         case dict():
             return {str(name): _json_value(item) for name, item in value.items()}
         case list() | tuple():
@@ -475,7 +489,5 @@ def _json_value(value: Any) -> Any:
             return value.isoformat()
         case bytes():
             return base64.b64encode(value).decode()
-        case timedelta():
-            return str(value)
         case _:
             return value

@@ -1,7 +1,9 @@
 """Files of BATCH messages: their records, or an error that names the file."""
 
 import gzip
+from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,10 +62,32 @@ def test_truncated_zstd_file_is_rejected(tmp_path: Path) -> None:
 def test_parquet_value_that_json_cannot_represent_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     days = pa.array([0, 2**31 - 1], pa.int32()).view(pa.date32())
-    for values in (days, pa.array([0], pa.timestamp("us", "No/Where"))):
-        pq.write_table(pa.table({"a": values}), path)
+    times = pa.array([1001], pa.time64("ns")), pa.array([1], pa.timestamp("ns"))
+    twice = pa.table([[1], [2]], ["a", "a"])
+    for table in (*(pa.table({"a": values}) for values in (days, *times)), twice):
+        pq.write_table(table, path)
         with pytest.raises(MessageError, match=r"x\.parquet has a value in or after record 1"):
             read(path, path.read_bytes(), Format.PARQUET)
+
+
+def test_parquet_values_are_those_of_a_file_that_is_registered(tmp_path: Path) -> None:
+    """Spark writes times as INT96; in nanoseconds, those after the year 2262 would overflow."""
+    path = tmp_path / "x.parquet"
+    end = datetime(9999, 12, 31)  # noqa: DTZ001
+    columns = {
+        "uuid": pa.array([UUID(int=5).bytes], pa.uuid()),
+        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        "duration": pa.array([timedelta(days=1, milliseconds=1)]),
+        "at": pa.array([end]),
+    }
+    pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=True)
+    (record,) = read(path, path.read_bytes(), Format.PARQUET)
+    assert record == {
+        "uuid": "00000000-0000-0000-0000-000000000005",
+        "map": {"k": 1},
+        "duration": "PT86400.001000S",
+        "at": "9999-12-31T00:00:00",
+    }
 
 
 def test_parquet_file_with_a_negative_number_of_rows_is_rejected(tmp_path: Path) -> None:
