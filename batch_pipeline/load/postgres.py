@@ -144,16 +144,16 @@ class PostgresLoader:
         return self._target.mode if manifest.records else WriteMode.APPEND
 
     def _check_stream(self, ledger: "Ledger", loading: Loading) -> None:
-        other = ledger.other_stream(loading.stream)
-        if other is not None:
-            problem = f"{ledger.table} is loaded with the stream {other!r}"
+        known = ledger.stream()  # all rows of a table have the same
+        if known not in {None, loading.stream}:
+            problem = f"{ledger.table} is loaded with the stream {known!r}"
             raise self._configuration_error(loading, problem, "Name a table for each stream.")
 
     def _without_unneeded_items(
         self, table: Table, ledger: "Ledger", layout: Layout, loading: Loading
     ) -> Loading:
         """Drop the item ids if rows of these items can only be in the table under this label."""
-        if not loading.is_backfill and not ledger.has_backfills():
+        if not loading.is_backfill and not (loading.item_ids and ledger.has_backfills()):
             return replace(loading, item_ids=())
         self._check_items(layout, loading)
         if loading.item_ids and table.has_rows_without_item(loading.label):
@@ -301,7 +301,7 @@ _INSERT_COLUMNS = """
 INSERT INTO {} (table_name, column_name) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING
 """
 _SELECT_BATCH = "SELECT generation, token FROM {} WHERE table_name = %s AND batch = %s"
-_SELECT_OTHER_STREAM = "SELECT stream FROM {} WHERE table_name = %s AND stream <> %s LIMIT 1"
+_SELECT_STREAM = "SELECT stream FROM {} WHERE table_name = %s LIMIT 1"
 _HAS_BACKFILLS = "SELECT EXISTS (SELECT FROM {} WHERE table_name = %s AND strpos(batch, ':') > 0)"
 _UPSERT_BATCH = """
 INSERT INTO {} AS kept
@@ -331,10 +331,9 @@ class Ledger:
         connection: psycopg.Connection[Any] = self.connection
         return connection.execute(self._statement(_SELECT_BATCH), [self.table, batch]).fetchone()
 
-    def other_stream(self, stream: str) -> str | None:
-        """Return the name of another stream that was loaded into the table, if any."""
-        statement = self._statement(_SELECT_OTHER_STREAM)
-        row = self.connection.execute(statement, [self.table, stream]).fetchone()
+    def stream(self) -> str | None:
+        """Return the name of the stream whose batches were loaded into the table, if any."""
+        row = self.connection.execute(self._statement(_SELECT_STREAM), [self.table]).fetchone()
         return None if row is None else str(row[0])
 
     def loaded_columns(self) -> frozenset[str]:
