@@ -12,10 +12,12 @@ import importlib
 import inspect
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -89,8 +91,8 @@ def _interpreter(script: Path) -> str | None:
     first, second = (os.fsdecode(line).strip() for line in (head + b"\n\n").split(b"\n")[:2])
     words = first[2:].split()
     if words[:1] == ["/bin/sh"] and second.startswith("'''exec'"):  # written for long paths
-        quoted = second.removeprefix("'''exec'").strip()
-        words = [quoted.split('"')[1]] if quoted.startswith('"') else quoted.split()[:1]
+        with suppress(ValueError):
+            words = shlex.split(second.removeprefix("'''exec'"))[:1]
     is_python = len(words) == 1 and "python" in Path(words[0]).name
     return words[0] if is_python and Path(words[0]).is_file() else None
 

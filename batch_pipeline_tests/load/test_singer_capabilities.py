@@ -128,8 +128,9 @@ def test_python_in_the_second_line_of_a_script_is_found(tmp_path: Path) -> None:
     python = folder / "python3"
     python.symlink_to(sys.executable)
     script = folder / "target-x"
-    script.write_text(f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\nimport target_x\n")
-    assert _interpreter(script) == str(python)
+    for quote in ('"', "'"):  # as pip and uv write it
+        script.write_text(f"#!/bin/sh\n'''exec' {quote}{python}{quote} \"$0\" \"$@\"\n' '''\n")
+        assert _interpreter(script) == str(python)
 
 
 def test_target_in_an_environment_without_the_sdk_reads_nothing(tmp_path: Path) -> None:
