@@ -24,6 +24,7 @@ from batch_pipeline.load.tables import (
     ITEM,
     ORDER,
     POSITION,
+    RECORD_ERRORS,
     TOAST_SETTING,
     Layout,
     Table,
@@ -133,7 +134,7 @@ class BatchWriter:
                     copy.write(rows.octets)
                     failpoint("warehouse.in_copy")
                 copy.write(TRAILER)
-        except psycopg.DataError as error:
+        except RECORD_ERRORS as error:
             raise _find_record(error, sent) or error from error
         self._check_counts(sent)
 
@@ -197,7 +198,7 @@ def _identifiers(names: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
-def _find_record(error: psycopg.DataError, sent: "Sequence[Rows]") -> "RecordValueError | None":
+def _find_record(error: psycopg.Error, sent: "Sequence[Rows]") -> "RecordValueError | None":
     """Return the error for the record whose row the server rejects, if the server names it."""
     match = _COPY_CONTEXT.search(error.diag.context or "")
     if match is None:
@@ -205,7 +206,7 @@ def _find_record(error: psycopg.DataError, sent: "Sequence[Rows]") -> "RecordVal
     line = int(match[1])  # counted from 1 in all rows
     for rows in sent:
         if line <= rows.count:
-            record, column = rows.first + line - 1, match[2] or "?"
+            record, column = rows.first + line - 1, match[2] or error.diag.column_name or ""
             return RecordValueError(rows.location, record, column, server_message(error))
         line -= rows.count
     return None

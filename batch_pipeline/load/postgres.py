@@ -20,6 +20,7 @@ from batch_pipeline.inventory.connection import NETWORK_LIMITS
 from batch_pipeline.load.copy import BatchWriter, RecordValueError
 from batch_pipeline.load.tables import (
     ITEM,
+    RECORD_ERRORS,
     IncompatibleTableError,
     Layout,
     Table,
@@ -27,6 +28,7 @@ from batch_pipeline.load.tables import (
     escaped,
     layout_of,
     load_error,
+    server_message,
     short_name,
 )
 from batch_pipeline.model.errors import (
@@ -84,7 +86,7 @@ class PostgresLoader:
         rows of the previous generation, copies the new rows and updates the ledger.
 
         Raises:
-            BatchDataError: a record has a value that the table cannot hold.
+            BatchDataError: a record has a value that the table cannot hold or does not allow.
             ItemIdsMissingError: it is unknown which rows the batch replaces.
             PartFileChangedError: a part file is missing or differs from what was published.
             ConfigurationError: the table or the stream cannot be loaded, or the server rejects a
@@ -249,6 +251,9 @@ class PostgresLoader:
         except IncompatibleTableError as error:
             problem = f"{self._target.schema}.{table}: {error}"
             raise self._configuration_error(loading, problem, _CORRECT_TABLE) from error
+        except RECORD_ERRORS as error:
+            column, problem = error.diag.column_name or "", server_message(error)
+            raise bad_value(self._unloaded(loading), "a record", column, problem) from error
         except psycopg.Error as error:
             self.close()
             full_name = f"{self._target.schema}.{table}"

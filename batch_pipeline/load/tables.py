@@ -298,7 +298,10 @@ class Table:
             self.identifier,
             sql.SQL(", ").join(map(sql.Identifier, columns)),
         )
-        self.connection.execute(create)
+        try:
+            self.connection.execute(create)
+        except psycopg.errors.UniqueViolation as error:
+            raise IncompatibleTableError(server_message(error)) from error
 
     def _index_name(self, columns: Sequence[str], *, unique: bool) -> str:
         text = "\0".join([self.schema, self.name, str(unique), *columns])
@@ -323,6 +326,8 @@ _NOTHING_LOADED = "Nothing of this attempt is in the table."
 _LOAD_AGAIN = "then run `batch-pipeline load` again."
 _UNREACHABLE_CODES = ("08", "57P")
 _BUSY_CODES = {"55P03", "40P01", "40001"}
+# The last one is that of a key too long for an index.
+RECORD_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
 
 
 def load_error(
@@ -358,7 +363,7 @@ def bad_value(unloaded: Unloaded, record: str, column: str, problem: str) -> Bat
     where = f", column {column!r}" if column else ""
     step = (
         "Correct the source or the stream's schema and materialize the partition again, or "
-        f"give the table a wider type; {_LOAD_AGAIN}"
+        f"change the type or the constraint in the table; {_LOAD_AGAIN}"
     )
     return BatchDataError(unloaded.text(f"{record}{where}: {problem}", _NOTHING_LOADED, step))
 

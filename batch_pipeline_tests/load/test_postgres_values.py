@@ -193,6 +193,21 @@ def test_invalid_record_is_rejected(warehouse: Warehouse) -> None:
         warehouse.publish_and_load(records, schema=schema_of(ID), target=UPSERT)
 
 
+def test_record_that_violates_a_constraint_is_rejected(warehouse: Warehouse) -> None:
+    """It fails its batch; an error of the configuration would stop all others."""
+    warehouse.execute("CREATE TABLE orders (id bigint, v bigint NOT NULL CHECK (v < 5))")
+    records, schema = [{"id": 1, "v": 1}, {"id": 2, "v": None}], schema_of(ID, ("v", "integer"))
+    with pytest.raises(BatchDataError, match=r"record 2 of .*, column 'v': null value in column"):
+        warehouse.publish_and_load(records, schema=schema)
+    with pytest.raises(BatchDataError, match='violates check constraint "orders_v_check"'):
+        warehouse.publish_and_load([{"id": 1, "v": 5}], schema=schema, target=UPSERT)
+    assert warehouse.rows("id") == []
+    warehouse.drop_tables()
+    records = [{"id": "".join(map(chr, range(256, 2256)))}]
+    with pytest.raises(BatchDataError, match="a record: index row"):
+        warehouse.publish_and_load(records, schema=schema_of(("id", "string")), target=UPSERT)
+
+
 def test_integer_that_a_double_cannot_represent_is_rejected(warehouse: Warehouse) -> None:
     load_lines(warehouse, "number", '{"id":1,"v":0.5}')
     load_lines(warehouse, "integer", f'{{"id":2,"v":{2**53}}}', first_id=11)

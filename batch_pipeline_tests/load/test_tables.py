@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from batch_pipeline.load.tables import short_name
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline_tests.load.warehouse import APPEND, ID, NAME, UPSERT, Warehouse, schema_of
 
 TYPES = {
@@ -133,7 +133,7 @@ def test_table_can_be_loaded_after_a_change_of_mode_or_keys(warehouse: Warehouse
     warehouse.publish_and_load(twice, schema=schema, first_id=21)
     assert len(warehouse.rows("id")) == 4
     warehouse.execute("CREATE UNIQUE INDEX mine ON orders (id, name, _batch_id)")
-    with pytest.raises(ConfigurationError, match="duplicate key value violates"):
+    with pytest.raises(BatchDataError, match="duplicate key value violates"):
         warehouse.publish_and_load([*twice, *twice], schema=schema, first_id=31)
 
 
