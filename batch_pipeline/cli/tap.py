@@ -7,6 +7,7 @@ from functools import cached_property
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import run_plugin
+from batch_pipeline.config.stream_file import check_valid
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline.singer.tap import OfferedStream, PublishedTap
@@ -27,11 +28,21 @@ class BatchPipelineTap(PublishedTap):
         return pipeline
 
     def offered_streams(self) -> Sequence[OfferedStream]:
-        """Return all streams of the folder with their newest schema."""
-        schemas = self._pipeline.database.schemas
+        """Return all streams of the folder with their newest schema.
+
+        If the config names streams, the files of others may be invalid.
+
+        Raises:
+            StreamFileError, ConfigurationError: a stream file is not valid.
+        """
+        pipeline, named = self._pipeline, self.config.get("streams") or ()
+        for name in named:
+            check_valid(name, pipeline.stream_file_errors)
+        streams = pipeline.usable_streams if named else pipeline.streams
+        schemas = pipeline.database.schemas
         return [
             OfferedStream(stream=stream, schema=schemas.latest(stream.name)[1])
-            for stream in self._pipeline.streams.values()
+            for stream in streams.values()
         ]
 
     def published(

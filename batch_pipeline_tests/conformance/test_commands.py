@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.tap import BatchPipelineTap, main
+from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.singer.messages import JSON_SCHEMA
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, program_output
 from batch_pipeline_tests.conformance.producer import Producer, parsed
@@ -109,6 +111,19 @@ def test_tap_about_lists_settings_and_capabilities() -> None:
     )
     assert all(setting["description"] for setting in settings.values())
     assert "batch" in about["capabilities"]
+
+
+def test_tap_offers_named_streams_beside_an_invalid_file(tmp_path: Path, database_url: str) -> None:
+    sandbox = Sandbox(folder=tmp_path, variables={"BATCH_PIPELINE_INVENTORY_CONN": database_url})
+    sandbox.write_stream("orders")
+    sandbox.write_stream("clicks", source={"format": "unknown"})
+    catalog = run_tap("--config", config_file(sandbox, streams=["orders"]), "--discover")
+    assert [entry["stream"] for entry in json.loads(catalog)["streams"]] == ["orders"]
+    for streams in (["clicks"], None):
+        config = config_file(sandbox, streams=streams)
+        with signals_restored():
+            result = CliRunner().invoke(BatchPipelineTap.cli, ["--config", config, "--discover"])
+        assert isinstance(result.exception, StreamFileError)
 
 
 def test_tap_in_test_mode_sends_one_batch_of_each_stream(home: Sandbox) -> None:
