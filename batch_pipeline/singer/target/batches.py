@@ -64,6 +64,7 @@ _BLANKS = b" \t\r\n"  # JSON whitespace
 _CHUNK = 1 << 20
 _ANY_REAL_PATH = Roots(uris=(), key="batch_roots", closed=False)  # accepts any path without links
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_READ_ERRORS = (pa.ArrowException, ArithmeticError, LookupError, ValueError)
 _EXPECTED = "expected a file on a disk of this machine, or an object of S3"
 
 
@@ -420,7 +421,7 @@ def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[dict[str, Any]]:
             for batch in _batches(table):
                 yield from map(_json_value, to_python_values(batch.to_struct_array()))
                 first += batch.num_rows
-    except (ArrowTypeUnknownError, ValueError) as error:
+    except (ArrowTypeUnknownError, *_READ_ERRORS) as error:
         text = str(error).partition("\n")[0]
         problem = f"has a value in or after record {first} that cannot be represented ({text})"
         raise UnusableFileError(problem) from error
