@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from batch_pipeline.singer.target.target import LandingTarget
 _MAX_SHOWN_CHARACTERS = 200
 _CORRECT_RECORD = "Correct the record or the SCHEMA, or set `validate_records: false`"
+_CORRECT_MAP = "Correct the record or `stream_maps`"
 _CORRECT_ROW = "Correct the record or the SCHEMA, or land jsonl instead of parquet"
 _METADATA = b'"_sdc_'
 
@@ -188,10 +189,21 @@ class LandingSink(Sink):
     def accept_mapped(
         self, message: RecordMessage, stream_map: StreamMap | None, text: bytes | None
     ) -> None:
-        """Apply a stream map to a record and write the result, if any; land a full file."""
+        """Apply a stream map to a record and write the result, if any; land a full file.
+
+        Raises:
+            MessageError: an expression of the stream map fails, or as for `accept`.
+        """
         record: dict[str, Any] | None = message.record
         if stream_map is not None:
-            record, text = stream_map.transform(dict(message.record)), None
+            try:
+                record, text = stream_map.transform(dict(message.record)), None
+            except Exception as error:  # expressions may raise any
+                reason = error.__cause__ or error
+                problem = f"cannot be mapped ({type(reason).__name__}: {reason})"
+                raise MessageError(
+                    message.line, problem, message.stream, "record", _CORRECT_MAP
+                ) from error
         if record is None:
             return
         self.accept(message, record, text)

@@ -15,7 +15,11 @@ from datetime import UTC, datetime
 from typing import IO, Any, ClassVar
 
 from singer_sdk import Target
-from singer_sdk.exceptions import InvalidJSONSchema, RecordsWithoutSchemaException
+from singer_sdk.exceptions import (
+    InvalidJSONSchema,
+    MappingError,
+    RecordsWithoutSchemaException,
+)
 from singer_sdk.helpers._batch import BaseBatchFileEncoding
 from singer_sdk.helpers.capabilities import CapabilitiesEnum, PluginCapabilities, TargetCapabilities
 from singer_sdk.io_base import GenericSingerReader
@@ -203,6 +207,9 @@ class LandingTarget(SingerPlugin, Target):
             super()._process_schema_message(message_object)
         except InvalidJSONSchema as error:
             problem, step = f"is not a JSON Schema ({error})", _CORRECT_SCHEMA
+            raise MessageError(message.line, problem, message.stream, "schema", step) from error
+        except MappingError as error:
+            problem, step = f"does not fit `stream_maps` ({error})", "Correct one of them"
             raise MessageError(message.line, problem, message.stream, "schema", step) from error
         self._schemas[message.stream] = message
         self._routes = {name: self._routes_of(name) for name in self._schemas}

@@ -187,6 +187,16 @@ def test_stream_maps_are_applied_to_landed_records(home: TargetHome) -> None:
     assert not (home.root / "streams/secret").exists()
 
 
+def test_failing_stream_map_is_reported_with_its_line(home: TargetHome) -> None:
+    for expression, problem in {
+        "name +": "Line 1, stream 'orders', key `schema`: does not fit `stream_maps` (Failed to",
+        "int(name)": "Line 2, stream 'orders', key `record`: cannot be mapped (ValueError: invalid",
+        "nothing": "cannot be mapped (NameNotDefined: 'nothing' is not defined",
+    }.items():
+        maps = {"orders": {"name": expression}}
+        home.assert_error(MessageError, problem, schema(), record(1), stream_maps=maps)
+
+
 def test_streams_with_the_same_alias_lose_no_records(home: TargetHome) -> None:
     priced = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     first = schema("eu"), record(1, "eu")
