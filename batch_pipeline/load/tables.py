@@ -326,8 +326,12 @@ _NOTHING_LOADED = "Nothing of this attempt is in the table."
 _LOAD_AGAIN = "then run `batch-pipeline load` again."
 _UNREACHABLE_CODES = ("08", "57P")
 _BUSY_CODES = {"55P03", "40P01", "40001"}
-# The last one is that of a key too long for an index.
-RECORD_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
+RECORD_ERRORS = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.errors.ProgramLimitExceeded,  # such as a key too long for an index
+    psycopg.errors.RaiseException,  # of a trigger
+)
 
 
 def load_error(

@@ -193,12 +193,22 @@ def test_invalid_record_is_rejected(warehouse: Warehouse) -> None:
         warehouse.publish_and_load(records, schema=schema_of(ID), target=UPSERT)
 
 
+TRIGGER = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no %', NEW.v; END$$;
+CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.v = 4)
+EXECUTE FUNCTION refuse()
+"""
+
+
 def test_record_that_violates_a_constraint_is_rejected(warehouse: Warehouse) -> None:
     """It fails its batch; an error of the configuration would stop all others."""
     warehouse.execute("CREATE TABLE orders (id bigint, v bigint NOT NULL CHECK (v < 5))")
-    records, schema = [{"id": 1, "v": 1}, {"id": 2, "v": None}], schema_of(ID, ("v", "integer"))
-    with pytest.raises(BatchDataError, match=r"record 2 of .*, column 'v': null value in column"):
-        warehouse.publish_and_load(records, schema=schema)
+    warehouse.execute(TRIGGER)
+    schema = schema_of(ID, ("v", "integer"))
+    for value, problem in ((None, ", column 'v': null value in column"), (4, ": no 4")):
+        records = [{"id": 1, "v": 1}, {"id": 2, "v": value}]
+        with pytest.raises(BatchDataError, match=f"record 2 of .*{problem}"):
+            warehouse.publish_and_load(records, schema=schema)
     with pytest.raises(BatchDataError, match='violates check constraint "orders_v_check"'):
         warehouse.publish_and_load([{"id": 1, "v": 5}], schema=schema, target=UPSERT)
     assert warehouse.rows("id") == []
