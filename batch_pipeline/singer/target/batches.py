@@ -4,16 +4,13 @@
 `records` reads it. Only files below the allowed roots are opened.
 """
 
-import base64
 import errno
 import hashlib
 import io
-import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -24,11 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
-from batch_pipeline.encode.readers.arrow_values import (
-    ConversionError,
-    columns_from_schema,
-    to_python_values,
-)
+from batch_pipeline.encode.json_values import json_text
+from batch_pipeline.encode.readers.arrow_values import columns_from_schema, to_python_values
 from batch_pipeline.encode.readers.compression import (
     EXPANSION_CHECKED_FROM_BYTES,
     detect_compression,
@@ -48,7 +42,7 @@ from batch_pipeline.model.location import (
     split_object,
     to_uri,
 )
-from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.singer import parser
 from batch_pipeline.singer.parser import BatchMessage, MessageError
 from batch_pipeline.storage.filesystem import (
@@ -64,7 +58,6 @@ _BLANKS = b" \t\r\n"  # JSON whitespace
 _CHUNK = 1 << 20
 _ANY_REAL_PATH = Roots(uris=(), key="batch_roots", closed=False)  # accepts any path without links
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_READ_ERRORS = (pa.ArrowException, ArithmeticError, LookupError, ValueError)
 _EXPECTED = "expected a file on a disk of this machine, or an object of S3"
 
 
@@ -388,16 +381,15 @@ def _batches(table: ParquetTable) -> Iterator[pa.RecordBatch]:
 
 def records(
     message: BatchMessage, file: BatchFile, limits: ReadLimits
-) -> Iterator[tuple[bytes | None, dict[str, Any]]]:
-    """Yield the records of a checked file, each after its JSON text (None for parquet).
+) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the records of a checked file, each after its JSON text.
 
     Raises:
         MessageError: a value cannot be represented, or a key is duplicated.
     """
     with _message_errors(message, file, left=""):  # earlier records may have landed
         if message.encoding.format is Format.PARQUET:
-            for row in _rows(file, limits):
-                yield None, row
+            yield from _rows(file, limits)
             return
         for number, line in _numbered_lines(message, file, limits):
             try:
@@ -412,16 +404,18 @@ def records(
             yield line, record
 
 
-def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[dict[str, Any]]:
+def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[tuple[bytes, dict[str, Any]]]:
     first = 1
     try:
         with file.open() as opened:
             table = _open_table(opened, file, limits)
             columns_from_schema(table.file.schema_arrow, limits)  # checks the names
             for batch in _batches(table):
-                yield from map(_json_value, to_python_values(batch.to_struct_array()))
+                for row in to_python_values(batch.to_struct_array()):
+                    text = json_text(row, OnNonfinite.QUARANTINE)
+                    yield text, parser.EXACT_DECODER.decode(text)
                 first += batch.num_rows
-    except (ArrowTypeUnknownError, *_READ_ERRORS) as error:
+    except (ArrowTypeUnknownError, pa.ArrowException, LookupError, *parser.DECODE_ERRORS) as error:
         text = str(error).partition("\n")[0]
         problem = f"has a value in or after record {first} that cannot be represented ({text})"
         raise UnusableFileError(problem) from error
@@ -469,26 +463,3 @@ def _check_expansion(limits: ReadLimits, packed_bytes: int, size_bytes: int) -> 
             f"expands more than {limits.max_expansion}-fold when it is decompressed "
             f"(`max_expansion`)"
         )
-
-
-def _json_value(value: Any) -> Any:
-    """Return a table's value as JSON represents it: times and binary values become text.
-
-    Raises:
-        ConversionError: the reader could not convert the value, or a part of it.
-    """
-    match value:
-        case ConversionError():
-            raise value
-        case dict():
-            return {str(name): _json_value(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_json_value(item) for item in value]
-        case float() if not math.isfinite(value):
-            raise UnusableFileError(f"has {value}, which is not a number in JSON")
-        case datetime() | date() | time():
-            return value.isoformat()
-        case bytes():
-            return base64.b64encode(value).decode()
-        case _:
-            return value

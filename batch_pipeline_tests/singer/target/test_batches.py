@@ -1,6 +1,7 @@
 """Files of BATCH messages: their records, or an error that names the file."""
 
 import gzip
+import math
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -63,8 +64,9 @@ def test_parquet_value_that_json_cannot_represent_is_rejected(tmp_path: Path) ->
     path = tmp_path / "x.parquet"
     days = pa.array([0, 2**31 - 1], pa.int32()).view(pa.date32())
     times = pa.array([1001], pa.time64("ns")), pa.array([1], pa.timestamp("ns"))
+    columns = days, *times, pa.array([math.nan])
     twice = pa.table([[1], [2]], ["a", "a"])
-    for table in (*(pa.table({"a": values}) for values in (days, *times)), twice):
+    for table in (*(pa.table({"a": values}) for values in columns), twice):
         pq.write_table(table, path)
         with pytest.raises(MessageError, match=r"x\.parquet has a value in or after record 1"):
             read(path, path.read_bytes(), Format.PARQUET)
