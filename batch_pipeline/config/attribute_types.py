@@ -48,7 +48,7 @@ _Model = TypeVar("_Model")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _QUEUE = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?/[^\s?#@]+")
 _EXPECTED_QUEUE = "the URL of an SQS queue, https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file):", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=//)|(file|s3[an]?):", re.IGNORECASE)
 _EXPECTED_URI = "a file:///… URI without a host, or a path"
 _EXPECTED_PREFIX = "s3://bucket or s3://bucket/prefix, without `.`, `..` or a range of bytes in it"
 

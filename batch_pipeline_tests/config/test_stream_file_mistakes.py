@@ -112,6 +112,7 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
         ("uri: 'https://hunter2.s3.amazonaws.com/x'", "has the scheme https://, which this"),
         ("uri: 'file://host:hunter2/x'", f"{NOT_A_LOCATION}a file:///… URI"),
         ("uri: 'file:x'", f"{NOT_A_LOCATION}a file:///… URI"),
+        ("uri: 's3:/bucket/x'", f"{NOT_A_LOCATION}s3://bucket"),
         ("uri: '~no-such-user-hunter2/x'", NOT_A_LOCATION),
         ("uri: ''", "`source.uri` is ''; expected some text"),
         ("uri: x, options: {delimiter: ';;'}", "`source.options.delimiter` is ';;'; expected one"),
