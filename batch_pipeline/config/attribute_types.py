@@ -126,6 +126,8 @@ def _prefix(location: str) -> str:
 def _location(text: str) -> str:
     if "{{" in text:
         raise refusal(f"is the template {text!r:.80}, which only a Dagster project's files may use")
+    if _VARIABLE.match(text):
+        raise refusal(f"starts with a variable, which is not expanded; expected {_EXPECTED_URI}")
     scheme = _SCHEME.match(text)
     name = (scheme[1] or scheme[2]).lower() if scheme else "path"
     if name not in _EXPECTED:

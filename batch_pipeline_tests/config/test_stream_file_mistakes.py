@@ -113,6 +113,7 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
         ("uri: 'file://host:hunter2/x'", f"{NOT_A_LOCATION}a file:///… URI"),
         ("uri: 'file:x'", f"{NOT_A_LOCATION}a file:///… URI"),
         ("uri: 's3:/bucket/x'", f"{NOT_A_LOCATION}s3://bucket"),
+        ("uri: '${LANDING}/x'", "`source.uri` starts with a variable, which is not expanded"),
         ("uri: '~no-such-user-hunter2/x'", NOT_A_LOCATION),
         ("uri: ''", "`source.uri` is ''; expected some text"),
         ("uri: x, options: {delimiter: ';;'}", "`source.options.delimiter` is ';;'; expected one"),
