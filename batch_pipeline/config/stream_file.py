@@ -31,7 +31,7 @@ from batch_pipeline.model.stream import Source, Stream
 
 FILE_NAME = "defs.yaml"
 COMPONENT = "batch_pipeline.BatchStream"
-_RESOURCES = "batch_pipeline.BatchResources"  # of a Dagster project; not a stream
+_RESOURCES = "batch_pipeline.BatchResources"
 _SHOWN_PROBLEMS = 10
 _NEXT_STEP = "The stream was not loaded. Correct the file and run again."
 
@@ -160,8 +160,7 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     for path in paths:
         try:
             document = _parse(path)
-            value = document.value
-            if not isinstance(value, dict) or value.get("type") != _RESOURCES:
+            if not _is_other_component(document.value):
                 stream, line = _read(path, document)
                 read.append((path, stream, line))
                 by_identifier[stream.identifier].append((path, stream.name))
@@ -180,6 +179,13 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
         else:
             streams[stream.name] = stream
     return streams, sorted(errors, key=lambda error: error.path)
+
+
+def _is_other_component(value: Any) -> bool:
+    """Return whether a file of a Dagster project has a component that is not a stream."""
+    kind = str(value.get("type")) if isinstance(value, dict) else ""
+    package, dot, _ = kind.partition(".")
+    return kind == _RESOURCES or bool(dot and not closest(package, ["batch_pipeline"]))
 
 
 def invalid_files_error(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:

@@ -268,6 +268,16 @@ def test_error_of_one_stream_file_does_not_affect_other_streams(
         assert "`flattening_enabled` of a stream" in str(error)
 
 
+def test_other_components_of_a_dagster_project_are_not_streams(tmp_path: Path) -> None:
+    stream_file(tmp_path, MINIMAL)
+    for kind in ("dagster_dbt.DbtProjectComponent", "batch_pipeline.BatchResources"):
+        stream_file(tmp_path, f"type: {kind}\n", name=kind)
+    misspelled = stream_file(tmp_path, "type: batchpipeline.BatchStream\n", name="x")
+    streams, [error] = load_valid_streams(tmp_path)
+    assert list(streams) == ["orders"]
+    assert error.path == str(misspelled)
+
+
 @pytest.mark.parametrize("names", [("orders", "orders"), ("or.ders", "or-ders")])
 def test_streams_with_a_duplicate_name_are_not_loaded(
     tmp_path: Path, names: tuple[str, str]
