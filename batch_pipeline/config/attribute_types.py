@@ -30,7 +30,6 @@ from pydantic_core import PydanticCustomError
 from batch_pipeline.config.units import parse_bytes, parse_duration
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.filter import Filter, parse_filter
-from batch_pipeline.model.load import TARGET_NAME
 from batch_pipeline.model.location import (
     MARK,
     S3_SCHEMES,
@@ -84,16 +83,9 @@ _NAME = "1 to 100 letters, digits, '_', '.' or '-', starting with a letter, digi
 
 
 def stream_name(text: str) -> str:
-    """Check the name of a stream."""
+    """Check the name of a stream or target."""
     if not STREAM_NAME.fullmatch(text):
         raise refusal(f"is {text!r:.80}; expected {_NAME}")
-    return text
-
-
-def target_name(text: str) -> str:
-    """Check the name of a target."""
-    if not TARGET_NAME.fullmatch(text):
-        raise refusal(f"is the name {text!r:.80}; expected {_NAME}")
     return text
 
 
@@ -267,7 +259,6 @@ Location = Annotated[Text, AfterValidator(_location)]
 QueueUrl = Annotated[Text, AfterValidator(_queue)]
 Connection = Annotated[Text, AfterValidator(_connection)]
 Where = Annotated[Any, BeforeValidator(_filter), WithJsonSchema(_FILTER)]
-TargetName = Annotated[str, AfterValidator(target_name)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Command = Annotated[tuple[str, ...], BeforeValidator(_command), WithJsonSchema(_WORDS)]
 TargetConfig = Annotated[dict[str, Any], BeforeValidator(_config)]

@@ -21,7 +21,6 @@ from batch_pipeline.config.attribute_types import (
     Section,
     Size,
     TargetConfig,
-    TargetName,
     Text,
     Variable,
     Where,
@@ -157,7 +156,7 @@ class OptionAttributes(Section):
     def check(self) -> None:
         try:
             "".encode(self.charset)  # also refuses codecs that do not encode text
-        except LookupError as error:
+        except (LookupError, ValueError) as error:
             problem = f"is {self.charset!r:.80}; expected a Python codec"
             raise refusal(problem, key="source.options.charset") from error
         self.csv()
@@ -589,7 +588,7 @@ class StreamAttributes(MappingAttributes):
     """Limits of part files."""
     dagster: DagsterAttributes = DagsterAttributes()
     """How Dagster runs the stream."""
-    targets: dict[TargetName, TargetAttributes] = Field({})
+    targets: dict[Annotated[str, AfterValidator(stream_name)], TargetAttributes] = Field({})
     """Destinations of published batches, by name (default: none)."""
 
     def check(self) -> None:

@@ -297,7 +297,11 @@ def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem
         stream = file.attributes.to_stream(base)
         _check_apart(stream)
     except ValidationError as error:
-        problems = [_problem(document, one) for one in error.errors(include_url=False)]
+        problems = [
+            _problem(document, one)
+            for one in error.errors(include_url=False)
+            if one["type"] != "too_short" or not one["input"]  # else its entries are wrong
+        ]
         return [*problems, *document.duplicates]
     except InvalidValueError as error:
         line = document.line(("attributes", *_split(error.name)))
@@ -352,6 +356,7 @@ _EXPECTED = {
     "int_type": "a whole number",
     "tuple_type": "a list, for example [a, b]",
     "model_type": "keys and values",
+    "dict_type": "keys and values",
     "string_too_short": "some text",
     "too_short": "at least one entry",
     "greater_than_equal": "at least {ge}",
@@ -430,6 +435,8 @@ def _section_in(annotation: Any) -> type[BaseModel]:
 
 def _dotted(path: tuple[Hashable, ...]) -> str:
     """Format a path for people: relative to `attributes`, with entries counted from 1."""
+    if path[-1:] == ("[key]",):
+        return f"a key of {_dotted(path[:-2])}"
     keys = path[1:] if len(path) > 1 and path[0] == "attributes" else path
     text = ""
     for key in keys:

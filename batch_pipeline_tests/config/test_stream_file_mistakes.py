@@ -84,8 +84,9 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("schema: {mode: declared}", "`schema.file` is missing; expected the path of a JSON"),
         ("schema: {file: no.json}", "schema.file is "),
         ("stream: again", "`stream` is given twice (first on line 3)"),
-        ("targets: {'a b': {command: x}}", "expected 1 to 100 letters, digits"),
-        ("targets: {-dw: {command: x}}", "expected 1 to 100 letters, digits"),
+        ("targets: []", "`targets` is []; expected keys and values"),
+        ("targets: {'a b': {command: x}}", "a key of `targets` is 'a b'; expected 1 to 100 letter"),
+        ("targets: {1: {command: x}}", "a key of `targets` is 1; expected text (in quotes"),
     ],
 )
 def test_invalid_attribute_is_rejected_with_its_line(
@@ -117,6 +118,7 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
         ("uri: '~no-such-user-hunter2/x'", NOT_A_LOCATION),
         ("uri: ''", "`source.uri` is ''; expected some text"),
         ("uri: x, options: {delimiter: ';;'}", "`source.options.delimiter` is ';;'; expected one"),
+        ("uri: x, options: {charset: undefined}", "`source.options.charset` is 'undefined'; exp"),
         ("uri: x, options: {quote: ','}", "`source.options.quote` is ','; expected a character"),
         ("uri: x, include: []", "`source.include` is []; expected at least one entry"),
         ("uri: x, max_item_size: 65535", "`source.max_item_size` is 65535; expected"),
@@ -254,6 +256,12 @@ def test_storage_root_inside_the_landing_is_rejected(
 def test_unsafe_stream_name_is_rejected(tmp_path: Path, name: str) -> None:
     error = read_error(tmp_path, MINIMAL.replace("orders", f'"{name}"'))
     assert (error.line, error.problem[:12]) == (3, "`stream` is ")
+
+
+def test_list_with_a_wrong_entry_is_not_reported_as_empty(tmp_path: Path) -> None:
+    assert read_error(tmp_path, with_lines("select: [2026]")).problem == (
+        "`select[1]` is 2026; expected text (in quotes if YAML reads it as another type)"
+    )
 
 
 def test_several_mistakes_are_listed_in_order(tmp_path: Path) -> None:
