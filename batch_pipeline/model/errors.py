@@ -111,7 +111,11 @@ class SettingError(ConfigurationError):
     next_step: str
 
     def sentence(self) -> str:
-        return f"{self.name} ({self.source}): {self.problem}. Nothing was started. {self.next_step}"
+        stop = "" if self.problem.endswith("?") else "."
+        return (
+            f"{self.name} ({self.source}): {self.problem}{stop} Nothing was started. "
+            f"{self.next_step}"
+        )
 
 
 @dataclass(eq=False)

@@ -102,7 +102,7 @@ def test_unknown_environment_variable_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("BATCH_PIPELINE_HOEM=/h", "did you mean BATCH_PIPELINE_HOME?"),
+        ("BATCH_PIPELINE_HOEM=/h", "did you mean BATCH_PIPELINE_HOME? Nothing was started."),
         ("batch_pipeline_home=/h", "(known: BATCH_PIPELINE_HOME, "),
         ("BATCH_PIPELINE_ENV_FILE=/x", "a dot-env file cannot name another one"),
         ("BATCH_PIPELINE_JAVA=bundled", "Set it in the environment."),
