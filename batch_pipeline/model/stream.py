@@ -386,6 +386,9 @@ def _number(text: str, names: dict[str, int]) -> int:
     return int(text) if text.isdecimal() else names.get(text, -1)
 
 
+_FUNCTION = re.compile(r"[^:]+:[^\W\d]\w*")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """Named sequence of records, with the settings of every step from landing to load.
@@ -420,6 +423,8 @@ class Stream:
         checked_name(self.name)
         shown = [name.value for name in self.lineage]
         require(len({*shown}) == len(shown), "lineage", shown, "names, each once")
+        fits = self.transform is None or _FUNCTION.fullmatch(self.transform)
+        require(fits, "transform", self.transform, "`package.module:function`")
         has_numbers = LineageColumn.RECORD_NUMBER in self.lineage
         fits = self.max_item_bytes is None or not has_numbers
         expected = "none with `lineage: [_record_number]`, which counts from a file's start"

@@ -109,9 +109,7 @@ class Transform:
         return TransformError(self._stream, self._name, self._batch_key, reason, place)
 
     def _load(self) -> "Callable[[DataFrame], Any]":
-        module, colon, name = self._name.partition(":")
-        if not (module and colon and name.isidentifier()):
-            raise self._unusable("it is not written like package.module:function")
+        module, _, name = self._name.partition(":")
         try:
             function = getattr(importlib.import_module(module), name, None)
         except Exception as error:

@@ -83,6 +83,7 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("lineage: [_item_id, _item_id]", "is ['_item_id', '_item_id']; expected names"),
         ("schema: {mode: declared}", "`schema.file` is missing; expected the path of a JSON"),
         ("schema: {file: no.json}", "schema.file is "),
+        ("transform: shop.paid", "`transform` is 'shop.paid'; expected `package.module:function`"),
         ("stream: again", "`stream` is given twice (first on line 3)"),
         ("targets: []", "`targets` is []; expected keys and values"),
         ("targets: {'a b': {command: x}}", "a key of `targets` is 'a b'; expected 1 to 100 letter"),

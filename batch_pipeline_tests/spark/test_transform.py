@@ -229,7 +229,6 @@ def test_filter_with_other_results_each_time_is_named_as_a_cause(run: EncodeRun)
         ("no.such.package:f", r"no.such.package cannot be imported: ModuleNotFoundError"),
         (f"{MODULE}:missing", "has no missing"),
         (f"{MODULE}:NUMBER", "NUMBER is of type int, not a function"),
-        (f"{MODULE}.unchanged", "is not written like package.module:function"),
         (f"{MODULE}:nothing", "it returned NoneType, not a DataFrame"),
     ],
 )
