@@ -315,7 +315,7 @@ class OnBadRecordAttributes(Section):
 
     max_bad_records: int | None = Field(None, strict=True, ge=0)
     """Maximum per batch (default: 0, or any number with `max_bad_ratio`)."""
-    max_bad_ratio: float | None = Field(None, ge=0, le=1)
+    max_bad_ratio: float | None = Field(None, strict=True, ge=0, le=1)
     """Maximum share of the records of a batch."""
 
 

@@ -77,6 +77,7 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("storage: {keep_loaded: 30d}", "is '30 days, 0:00:00'; expected none without `targets`"),
         ("storage: {archive: ./old}", "`storage.archive` was removed; copy files elsewhere before"),
         ("storage: {root: gs://bucket/out}", "cannot read or write; expected s3://bucket/prefix, "),
+        ("on_bad_record: {max_bad_ratio: yes}", "is True; expected a valid number"),
         ("on_bad_record: {max_bad_ratio: 2}", "is 2; expected at most 1"),
         ("part_files: {max_bytes: 0}", "`part_files.max_bytes` is 0; expected at least 1"),
         ("lineage: [_item]", "`lineage[1]` is '_item'; expected '_item_id', "),
