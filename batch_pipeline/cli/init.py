@@ -108,7 +108,7 @@ def _print_next(folder: Path, proposal: "Proposal", settings: Settings) -> None:
     if "streams" in settings.model_fields_set and settings.streams != folder / "streams":
         note(f"BATCH_PIPELINE_STREAMS is {settings.streams}; set it to {folder / 'streams'}.")
     if folder != Path.cwd():
-        say(f"Change the folder first: cd {shlex.quote(str(folder))}")
+        say(f"Change directory first: cd {shlex.quote(str(folder))}")
     stream = proposal.stream.name
     steps = [
         (f"run {stream}", "register, plan, encode and publish"),
