@@ -396,7 +396,7 @@ def properties_of(declared: Any) -> dict[str, Any]:
 
 
 def _column(name: str, declared: Any) -> Column:
-    where = f"property {name}"
+    where = f"schema.file: property {name}"
     fault = name_fault(name)
     require(fault is None, "schema.file: properties", name, f"another name: {fault}")
     require(isinstance(declared, Mapping), where, declared, "a JSON Schema")

@@ -266,6 +266,13 @@ def test_list_with_a_wrong_entry_is_not_reported_as_empty(tmp_path: Path) -> Non
     )
 
 
+def test_invalid_property_is_reported_at_the_key_of_its_schema(tmp_path: Path) -> None:
+    path = stream_file(tmp_path, with_lines("", "schema: {file: a.json}"))
+    path.with_name("a.json").write_text('{"properties": {"a": {"type": "int"}}}')
+    with pytest.raises(StreamFileError, match=r":6: schema\.file: property a: type is 'int'; exp"):
+        read_stream_file(path)
+
+
 def test_several_mistakes_are_listed_in_order(tmp_path: Path) -> None:
     text = "type: x.Y\nattributes:\n  streem: orders\n  batch:\n    max_count: 0\n"
     assert str(read_error(tmp_path, text)) == (
