@@ -136,7 +136,7 @@ def print_next(steps: Iterable[tuple[str, str]]) -> None:
         "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"
     )
     for arguments, meaning in steps:
-        say(f"  {command} {arguments:<32} {meaning}")
+        say(f"  {command} {arguments:<31}  {meaning}")
 
 
 def print_json(value: Any) -> None:

@@ -59,7 +59,7 @@ def test_init_writes_a_project_and_prints_next_steps(run: Run, landing: Path) ->
         "dry plan    files: 3, 87 B; batches: 1",
         "written     streams/sales/defs.yaml, dagster.yaml, workspace.yaml, .gitignore",
         "batch-pipeline run sales",
-        f"init --from {landing} --include 'visits-*.jsonl'",
+        f"init --from {landing} --include 'visits-*.jsonl'  a stream for another",
     ):
         assert words in result.stdout
     written = sorted(str(path.relative_to(Path.cwd())) for path in Path.cwd().rglob("*"))
