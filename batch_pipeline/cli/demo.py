@@ -55,7 +55,7 @@ def demo(reset: bool) -> None:
             _forget(pipeline)
         stream = read_stream_file(write_demo(folder))
         say(f"{_FILES} daily order files are in {folder / 'landing'}; one has a malformed")
-        say("line, one only a header, one is empty; from the middle on there is one more column.")
+        say("line, one has only a header, one is empty; from the middle on there is a new column.")
         with progress():
             [result] = run_streams(pipeline, [stream], command="batch-pipeline demo")
         print_result(pipeline, stream, result)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Port of Dagster's UI.",
 )
-@click.option("--stop", is_flag=True, help="End the warm Spark server that a command has left.")
+@click.option(
+    "--stop", is_flag=True, help="Stop the warm Spark server that a command left running."
+)
 def dev(*, port: int, stop: bool) -> None:
     """Start database, Spark, and Dagster's webserver and daemon on 127.0.0.1.
 

@@ -39,9 +39,9 @@ def init(
     """Create a project for an existing folder of files.
 
     Inspects the files of PLACE, infers format, columns and limits, and writes a stream file,
-    dagster.yaml and workspace.yaml into FOLDER (default: the current folder). Prints which batches
-    would be planned. Nothing is registered or encoded, and no file is overwritten. In an existing
-    project it adds another stream.
+    dagster.yaml and workspace.yaml into FOLDER (default: the current folder). Prints the number of
+    batches that would be planned. Nothing is registered or encoded, and no file is overwritten. In
+    an existing project it adds another stream.
 
     \b
     Example:

@@ -72,7 +72,7 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
         say()
         say(
             f"A warm Spark server runs (process {server.pid}). It ends after "
-            f"{server.keep_seconds / 60:.0f} idle minutes, or by `batch-pipeline dev --stop`."
+            f"{server.keep_seconds / 60:.0f} idle minutes, or with `batch-pipeline dev --stop`."
         )
 
 
