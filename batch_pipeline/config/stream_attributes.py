@@ -557,7 +557,7 @@ class StreamAttributes(MappingAttributes):
     """One stream: where its files land, how they are cut into batches, what is written where."""
 
     stream: Annotated[str, AfterValidator(stream_name)]
-    """Name of the stream."""
+    """Name of the stream; under another name all files are new."""
     source: SourceAttributes
     """Where files land and how they are read."""
     batch: BatchAttributes = BatchAttributes()
