@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Port of Dagster's UI.",
 )
-@click.option(
-    "--stop", is_flag=True, help="Stop the warm Spark server that a command left running."
-)
+@click.option("--stop", is_flag=True, help="Stop the warm Spark server left by a command.")
 def dev(*, port: int, stop: bool) -> None:
     """Start database, Spark, and Dagster's webserver and daemon on 127.0.0.1.
 
