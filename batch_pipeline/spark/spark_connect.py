@@ -115,7 +115,8 @@ class ConnectSession:
 
         with suppress(SparkUnavailableError, PySparkException):
             check(self._remote)
-            return bool(self.session.version)
+            # Not `version`, which pyspark keeps from the first answer.
+            return bool(self.session.conf.get("spark.sql.session.timeZone"))
         return False
 
     def close(self) -> None:
