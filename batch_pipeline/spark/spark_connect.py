@@ -127,12 +127,12 @@ class ConnectSession:
             self._on_close()
 
     def _open(self, conf: dict[str, str]) -> "SparkSession":
-        from pyspark.sql import SparkSession
+        from pyspark.sql.connect import session as client
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
-        options = driver.session_conf(conf)
-        builder = SparkSession.builder.remote(self._remote).config(map=dict(options))
-        session: Any = builder.create()  # its Connect class has more than the declared type
+        builder: Any = client.SparkSession.builder.channelBuilder(_channel_builder(self._remote))
+        os.environ[_MODE_VARIABLE] = "1"  # pyspark's functions read it
+        session = builder.config(map=driver.session_conf(conf)).create()
         session.release_session_on_close = without_session_id(self._remote) == self._remote
         # About ten seconds in total. pyspark's own policy waits more than ten minutes for a server
         # that has ended.
@@ -204,10 +204,13 @@ def _channel_builder(remote: str) -> "DefaultChannelBuilder":
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     try:
-        return DefaultChannelBuilder(remote)
+        builder = DefaultChannelBuilder(remote)
     except (PySparkValueError, ValueError) as error:
         shown = server_address(remote)
         raise InvalidValueError("the Spark Connect address", shown, _ADDRESS_FORM) from error
+    if builder.host == "localhost":  # no proxy reaches this machine's loopback
+        builder.setChannelOption("grpc.enable_http_proxy", 0)
+    return builder
 
 
 def _localhost(remote: str) -> str:

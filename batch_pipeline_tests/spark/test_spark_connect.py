@@ -1,5 +1,6 @@
 """Clients of a Spark Connect server, which here answers without Spark."""
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -67,3 +68,19 @@ def test_session_of_restarted_server_is_not_alive(server: Server, remote: str) -
     server.restart()
     assert not session.is_alive()
     session.close()
+
+
+def test_variables_of_other_programs_do_not_affect_session_on_this_machine(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No proxy can reach the loopback interface of this machine."""
+    monkeypatch.setenv("MASTER", "spark://other:7077")
+    with socket.socket() as proxy:
+        proxy.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        for name in ("no_proxy", "no_grpc_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        session = ConnectSession(remote, {})
+        assert session.is_alive()
+        session.close()
