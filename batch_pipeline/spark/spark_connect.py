@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
-CONNECT_TIMEOUT_SECONDS = 5
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -154,7 +153,7 @@ def without_session_id(remote: str) -> str:
     return f"{address}{separator}{';'.join(kept)}"
 
 
-def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None:
+def check(remote: str) -> None:
     """Send the server at `remote` one request that needs its token and changes nothing there.
 
     The request releases a session that does not exist.
@@ -169,7 +168,7 @@ def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None
     stub = importlib.import_module("pyspark.sql.connect.proto.base_pb2_grpc")
     builder = _channel_builder(remote)
     address = f"sc://{builder.endpoint}"
-    _check_port(builder, address, timeout_seconds)
+    _check_port(builder, address)
     request = ReleaseSessionRequest(
         session_id=str(uuid.uuid4()), user_context=UserContext(user_id=driver.APP_NAME)
     )
@@ -178,7 +177,7 @@ def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None
     with builder.toChannel() as channel:
         try:
             stub.SparkConnectServiceStub(channel).ReleaseSession(
-                request, metadata=builder.metadata(), timeout=timeout_seconds
+                request, metadata=builder.metadata(), timeout=driver.CONNECT_TIMEOUT_SECONDS
             )
         except grpc.RpcError as error:
             code = error.code()
@@ -189,10 +188,11 @@ def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None
             raise SparkUnavailableError(address, reason) from error
 
 
-def _check_port(builder: "DefaultChannelBuilder", address: str, timeout_seconds: float) -> None:
+def _check_port(builder: "DefaultChannelBuilder", address: str) -> None:
     host, _, port = builder.endpoint.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds).close()
+        place = host.strip("[]"), int(port)
+        socket.create_connection(place, timeout=driver.CONNECT_TIMEOUT_SECONDS).close()
     except UnicodeError as error:
         raise InvalidValueError("the Spark Connect address", address, _ADDRESS_FORM) from error
     except OSError as error:
