@@ -344,8 +344,8 @@ def create_scratch(home: Path) -> Path:
 def delete_scratch(scratch: Path) -> None:
     """Delete the folder of one JVM and its socket folder; ignores what cannot be deleted."""
     sockets = scratch / _SOCKETS
-    if sockets.is_symlink():
-        shutil.rmtree(sockets.resolve(), ignore_errors=True)
+    with suppress(OSError):  # there is none, or the scratch folder is another user's
+        shutil.rmtree(sockets.readlink(), ignore_errors=True)
     shutil.rmtree(scratch, ignore_errors=True)
 
 

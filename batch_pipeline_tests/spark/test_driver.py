@@ -255,3 +255,21 @@ def test_scratch_folder_of_ended_process_is_deleted(tmp_path: Path) -> None:
     own = create_scratch(tmp_path)
     assert [path.name for path in own.parent.iterdir()] == [own.name]
     assert own.name.startswith(f"{os.getpid()}-")
+
+
+def test_scratch_folder_of_another_user_is_left() -> None:
+    """For example, of a command that root ran in this home and that was killed."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        theirs = Path(home, "spark", "scratch", "4194305-x")
+        theirs.mkdir(parents=True)
+        theirs.chmod(0)
+        for folder in list(theirs.parents)[:3]:
+            folder.chmod(0o777)
+        os.seteuid(user or 65534)
+        try:
+            own = create_scratch(Path(home))
+        finally:
+            os.seteuid(user)
+            theirs.chmod(0o700)
+        assert set(own.parent.iterdir()) == {theirs, own}
