@@ -22,9 +22,9 @@ import psutil
 from batch_pipeline.model.errors import SparkUnavailableError
 from batch_pipeline.spark.executor_archive import ARCHIVE_FOLDER, check_archive
 from batch_pipeline.spark.java import (
-    JVM_OPTIONS,
     archive_options,
     find_java_home,
+    jvm_options,
     spark_home,
     write_file,
 )
@@ -42,6 +42,7 @@ _MAX_SOCKET_FOLDER_BYTES = 60  # a socket's path may have 107, and Spark's names
 
 _ARCHIVES = "spark.archives"
 _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
+_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _PYTHON = "spark.pyspark.python"
 
@@ -175,9 +176,11 @@ def driver_settings(
     """
     java, master = find_java_home(home, environment), conf["spark.master"]
     log4j = write_file(home.absolute() / "spark" / "log4j2.properties", _LOG4J).as_uri()
-    java_options = [*JVM_OPTIONS, *archive_options(java), f"-Dlog4j2.configurationFile={log4j}"]
     variables = _jvm_environment(java, environment)
     settings, user_conf = _common_conf(home, master), {**spark_defaults(environment), **conf}
+    user_options = user_conf.get(_JAVA_OPTIONS, "")
+    java_options = jvm_options(environment, f"{user_conf.get(_DEFAULT_OPTIONS)} {user_options}")
+    java_options += [*archive_options(java), f"-Dlog4j2.configurationFile={log4j}"]
     if runs_in_driver(master):
         # A JVM that is killed then leaves nothing in the system's temporary folder.
         java_options.append(f'"-Djava.io.tmpdir={scratch}"')
@@ -191,7 +194,7 @@ def driver_settings(
             variables.setdefault("SPARK_LOCAL_IP", LOOPBACK)
         if _is_local_cluster(master):
             variables["SPARK_HOME"] = str(_create_worker_home(scratch))
-    settings[_JAVA_OPTIONS] = " ".join([*java_options, user_conf.get(_JAVA_OPTIONS, "")]).rstrip()
+    settings[_JAVA_OPTIONS] = " ".join([*java_options, user_options]).rstrip()
     return settings | {"spark.master": master}, variables
 
 
@@ -242,7 +245,8 @@ def _cluster_conf(
     # Unix sockets need a folder that every executor can write, and other machines may have a Java
     # that does not know these options.
     if _is_local_cluster(master):
-        conf |= {"spark.executor.extraJavaOptions": " ".join(JVM_OPTIONS), **_socket_conf(scratch)}
+        options = jvm_options(environment)
+        conf |= {"spark.executor.extraJavaOptions": " ".join(options), **_socket_conf(scratch)}
     for name in _FORWARDED_VARIABLES:
         value = environment.get(name, "")
         if value and "@" not in urlsplit(value).netloc:  # a user or password
@@ -284,7 +288,7 @@ def _jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, st
         "PYTHONHASHSEED": "0",  # as spark-submit sets it, for the workers
         "SPARK_CONNECT_MODE": "0",
         "SPARK_HOME": str(spark_home()),
-        "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
+        "SPARK_LAUNCHER_OPTS": " ".join(jvm_options(environment)),
     }
 
 

@@ -31,10 +31,12 @@ _VECTOR = "jdk.incubator.vector"
 _VECTOR_MODULE = f"--add-modules={_VECTOR}"
 
 # The JVM has little to do, since records stay in Python: the first-tier compiler and the serial
-# collector start fastest. A user's `spark.driver.extraJavaOptions` come later and win.
+# collector start fastest. A user's options come later and win.
 # The heap starts small and grows to `spark.driver.memory`: by default it starts with a 64th of the
 # machine's memory, and fills that before the first collection.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xms96m")
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "_JAVA_OPTIONS")
 
 # From this version on, archives need no base archive, which slimmed runtimes such as the bundled
 # one lack.
@@ -196,6 +198,16 @@ def spark_home() -> Path:
     if spec is None or spec.origin is None:
         raise SparkUnavailableError("local", "the package pyspark is not installed")
     return Path(spec.origin).parent
+
+
+def jvm_options(environment: Mapping[str, str], user_options: str = "") -> list[str]:
+    """Return our options for a JVM, without the collector if the user selects one.
+
+    A JVM does not start with two. `user_options` are added to those of the environment.
+    """
+    given = [user_options, *(environment.get(name, "") for name in _OPTION_VARIABLES)]
+    has_collector = _COLLECTOR.search(" ".join(given)) is not None
+    return [one for one in JVM_OPTIONS if not (has_collector and _COLLECTOR.match(one))]
 
 
 def archive_path(java: Path) -> Path:

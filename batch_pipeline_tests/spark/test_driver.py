@@ -26,6 +26,7 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON_KEY = "spark.pyspark.python"
 DAEMON = "spark.python.daemon.module"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 SOCKETS_ENABLED = "spark.python.unix.domain.socket.enabled"
 SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
 
@@ -109,6 +110,17 @@ def test_settings_of_user_have_precedence_and_java_options_are_added(tmp_path: P
     assert conf[JAVA_OPTIONS].startswith("-XX:")
     assert conf[JAVA_OPTIONS].endswith(" -Dtheirs=1")
     assert conf["spark.master"] == "spark://h:7077"
+
+
+@pytest.mark.parametrize("place", ["JAVA_TOOL_OPTIONS", JAVA_OPTIONS, DEFAULT_OPTIONS])
+def test_collector_of_user_replaces_ours(tmp_path: Path, place: str) -> None:
+    environment = {"SPARK_CONF_DIR": str(tmp_path), place: "-Dtheirs=1 -XX:+UseG1GC"}
+    (tmp_path / "spark-defaults.conf").write_text(f"{place} {environment[place]}\n")
+    conf, variables = settings_of(tmp_path, "local", environment=environment)
+    assert "-XX:+UseSerialGC" not in conf[JAVA_OPTIONS]
+    is_in_all_jvms = place == "JAVA_TOOL_OPTIONS"
+    assert ("-XX:+UseSerialGC" in variables["SPARK_LAUNCHER_OPTS"]) is not is_in_all_jvms
+    assert "-XX:+UseSerialGC" in conf_of(tmp_path, "local")[JAVA_OPTIONS]
 
 
 def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
