@@ -190,11 +190,10 @@ class _TransformRun:
         self._written: list[TaskReport] = []
 
     def encode(self, inputs: Sequence[TaskInput]) -> EncodeResult:
-        checked, tasks, reports = self._check(inputs)
-        result = replace(combine_reports(reports, checked), transformed=True)
-        schema = checked.schema
+        schema, tasks, reports, checked = self._check(inputs)
+        result = replace(checked, transformed=True)
         is_empty = not inputs or not schema.columns
-        if is_empty or exceeds_bad_data_rules(reports, checked.stream):
+        if is_empty or exceeds_bad_data_rules(reports, self._request.stream):
             return result
         try:
             specs = [_read_spec(*pair) for pair in zip(tasks.specs, reports, strict=True)]
@@ -208,7 +207,7 @@ class _TransformRun:
 
     def _check(
         self, inputs: Sequence[TaskInput]
-    ) -> tuple[EncodeRequest, TaskRunner, list[TaskReport]]:
+    ) -> tuple[RecordSchema, TaskRunner, list[TaskReport], EncodeResult]:
         """Check the files, with a wider schema each time, until it fits all of their records."""
         request = _input_request(self._request)
         for _ in range(_MAX_CHECKS):
@@ -216,7 +215,7 @@ class _TransformRun:
             reports = tasks.run(inputs)
             result = combine_reports(reports, request)
             if not result.misfits:
-                return request, tasks, reports
+                return request.schema, tasks, reports, result
             columns = [misfit.column for misfit in result.misfits]
             wider = request.schema.widened(columns, text_source=result.text_source)
             request = replace(request, schema=wider)
