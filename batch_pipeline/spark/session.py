@@ -134,8 +134,10 @@ class LocalSession:
         home = home.absolute()
         self._master, self._runs_tasks = master, driver.runs_in_driver(master)
         self._stop_timeout_seconds = stop_timeout_seconds
-        # Settings may name listeners, logs or files that a JVM must complete before it exits.
-        self._has_user_conf = bool(conf or driver.spark_defaults(os.environ))
+        # Settings may name listeners, logs, files or folders: a JVM must complete or delete them
+        # before it exits.
+        local_folders = os.environ.get("SPARK_LOCAL_DIRS")
+        self._has_user_conf = bool(conf or local_folders or driver.spark_defaults(os.environ))
         with raise_as(partial(SparkUnavailableError, master)):
             self._log = driver.rotate_log(home, "spark.log")
             self._log_start = self._log.stat().st_size if self._log.exists() else 0

@@ -174,6 +174,13 @@ for delay_seconds in (0.2, 0.6, 0.8, 1.0, 1.2):
 print(json.dumps([process.pid for process in family()]))
 """
 
+FOLDER_OF_USER = """
+from batch_pipeline.spark.session import end_session
+small_tasks(open_engine(settings))
+end_session()
+print(json.dumps(os.listdir(os.environ["SPARK_LOCAL_DIRS"])))
+"""
+
 HELD_OPEN = """
 open_session(settings)
 print(json.dumps([process.pid for process in family()]), flush=True)
@@ -299,6 +306,13 @@ def test_local_session_started_in_advance(tmp_path: Path) -> None:
 def test_local_session_ended_while_opening_prints_nothing(tmp_path: Path) -> None:
     assert run(ENDED_WHILE_OPENING, tmp_path, BATCH_PIPELINE_JAVA="bundled") == []
     assert list((tmp_path / "spark" / "scratch").iterdir()) == []
+
+
+@pytest.mark.long
+def test_ended_session_leaves_nothing_in_local_folder_of_user(tmp_path: Path) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    assert run(FOLDER_OF_USER, tmp_path, SPARK_LOCAL_DIRS=str(folder)) == []
 
 
 @pytest.mark.long
