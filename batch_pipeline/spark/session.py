@@ -274,9 +274,12 @@ class LocalSession:
         from pyspark.java_gateway import launch_gateway
 
         logging.getLogger().addFilter(_is_not_of_py4j)
-        self._gateway = launch_gateway()  # type: ignore[no-untyped-call] # pyspark has no types
+        # pyspark has no types
+        self._gateway = gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - there is no public API
+            _reset_gateway()  # of a session that the user opened and stopped
         _defer_numpy_converters()
-        context = SparkContext(gateway=self._gateway)
+        context = SparkContext(gateway=gateway)
         updates = getattr(context, "_accumulatorServer", None)  # private: may be missing
         if updates is not None:
             # Its thread would print the end of the JVM as an error.
@@ -286,8 +289,11 @@ class LocalSession:
     def _end_jvm(self, *, at_once: bool = False) -> None:
         """End the JVM and the processes that it started, and wait until they have ended."""
         if self._gateway is not None:
+            from pyspark import SparkContext
+
             self._gateway.shutdown()
-            _reset_gateway()
+            if SparkContext._gateway is self._gateway:  # noqa: SLF001 - there is no public API
+                _reset_gateway()
             self._gateway = None
         if self._jvm is not None:
             driver.end_process(self._jvm, 0 if at_once else self._stop_timeout_seconds)
@@ -303,12 +309,11 @@ def _stop(opened: "SparkEngine") -> None:
 def _reset_gateway() -> None:
     """Make pyspark forget its first gateway, which it keeps for the life of the process.
 
-    Otherwise a later session would connect to the JVM that has ended.
+    Otherwise the next session would be one of that gateway's JVM.
     """
     from pyspark import SparkContext
 
-    SparkContext._gateway = None  # noqa: SLF001 - there is no public API
-    SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - there is no public API
 
 
 class _NumpyConverter:

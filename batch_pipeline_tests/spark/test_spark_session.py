@@ -181,6 +181,22 @@ end_session()
 print(json.dumps(os.listdir(os.environ["SPARK_LOCAL_DIRS"])))
 """
 
+OTHER_SESSION = """
+import warnings
+from pyspark.sql import SparkSession
+from batch_pipeline.spark.java import find_java_home
+warnings.simplefilter("ignore", ResourceWarning)  # pyspark's own
+os.environ["JAVA_HOME"] = str(find_java_home(settings.home, os.environ))
+other = SparkSession.builder.master("local[1]").getOrCreate()
+try:
+    open_engine(settings)
+except PipelineError as error:
+    print(json.dumps([type(error).__name__, other.range(3).count()]))
+other.stop()
+print(json.dumps(small_tasks(open_engine(settings))))
+close_session()
+"""
+
 HELD_OPEN = """
 open_session(settings)
 print(json.dumps([process.pid for process in family()]), flush=True)
@@ -313,6 +329,15 @@ def test_ended_session_leaves_nothing_in_local_folder_of_user(tmp_path: Path) ->
     folder = tmp_path / "local"
     folder.mkdir()
     assert run(FOLDER_OF_USER, tmp_path, SPARK_LOCAL_DIRS=str(folder)) == []
+
+
+@pytest.mark.long
+def test_session_that_the_user_opened_is_neither_broken_nor_continued(tmp_path: Path) -> None:
+    """The first line is printed while it is open, the second after it was stopped."""
+    options = process_options(OTHER_SESSION, tmp_path, {})
+    done = subprocess.run(**options, capture_output=True, timeout=300, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines == [["SparkUnavailableError", 3], EXPECTED_REPORTS]
 
 
 @pytest.mark.long
