@@ -87,8 +87,7 @@ def _forget(pipeline: "Pipeline") -> None:
 
     folder = pipeline.home.path / "demo"
     with pipeline.home.lock("batch-pipeline demo --reset"):
-        if (folder / _STREAM_PATH).exists():
-            forget_stream(pipeline, read_stream_file(folder / _STREAM_PATH))
+        forget_stream(pipeline, read_stream_file(_write_stream_file(folder)))
         for one in ("landing", "batches", _STREAM_PATH.parent):
             shutil.rmtree(folder / one, ignore_errors=True)
 
@@ -166,6 +165,10 @@ def write_demo(folder: Path) -> Path:
         name = f"orders-{day:%Y-%m-%d}.csv"
         _write(folder / "landing" / name, "" if number == _EMPTY else text, closed_at)
         order_id += count
+    return _write_stream_file(folder)
+
+
+def _write_stream_file(folder: Path) -> Path:
     stream_file = folder / _STREAM_PATH
     if not stream_file.exists():
         _write(stream_file, _STREAM_FILE, _FIRST_DAY)

@@ -68,9 +68,11 @@ def test_second_write_restores_order_files_only(demo: Path) -> None:
     assert stream_file.read_text() == "# mine\n"
 
 
+@pytest.mark.parametrize("has_files", [True, False])
 def test_reset_deletes_the_stream_of_the_demo_and_no_other(
-    demo: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+    demo: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, *, has_files: bool
 ) -> None:
+    """Also if its stream file is missing."""
     # Dagster's instance reads the environment.
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(demo.parent))
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
@@ -83,6 +85,8 @@ def test_reset_deletes_the_stream_of_the_demo_and_no_other(
         items = {name: pipeline.database.meta_table(name) for name in ("demo_orders", "invoices")}
         for name in items:
             register(pipeline.database, 1, name=name)
+        if not has_files:
+            shutil.rmtree(demo / "streams" / "demo_orders")
         _forget(pipeline)
         left = [name for name, table in items.items() if table.find("1")]
     assert (left, list(demo.iterdir())) == (["invoices"], [demo / "streams"])
