@@ -63,6 +63,7 @@ _TAKEN_AWAY = re.compile(
     r"ExecutorLostFailure \(executor |SparkContext was shut down|stopped SparkContext"
     r"|Master removed our application|All masters are unresponsive"
     r"|MetadataFetchFailedException|FetchFailedException"
+    r"|INVALID_HANDLE\."  # a Connect server was restarted
 )
 _MISSING_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: (\S+) than that in driver:? (\d+\.\d+)")

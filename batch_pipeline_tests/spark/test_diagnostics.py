@@ -108,6 +108,12 @@ REPORTS = {
     "shut down": (f"{CALLED}Job 4 cancelled because SparkContext was shut down\n", True, False),
     "removed": (f"{CALLED}Master removed our application: KILLED\n\t", True, False),
     "stopped": ("Cannot call methods on a stopped SparkContext.\nThis", True, False),
+    "restarted server": ("[INVALID_HANDLE.SESSION_CHANGED] The handle 1 is invalid.", True, False),
+    "restarted while results came": (
+        "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.OPERATION_NOT_FOUND on the server but",
+        True,
+        False,
+    ),
     "shuffled records": (
         "Most recent failure:\norg.apache.spark.shuffle.MetadataFetchFailedException: Missing",
         True,
