@@ -38,6 +38,7 @@ _STANDALONE = "spark://"
 _STANDALONE_PORT = 7077
 _MAX_LOG_BYTES = 10_000_000
 _SOCKETS = "sockets"
+_created: set[str] = set()  # the names of this process's scratch folders
 _MAX_SOCKET_FOLDER_BYTES = 60  # a socket's path may have 107, and Spark's names take 43
 
 _ARCHIVES = "spark.archives"
@@ -338,11 +339,16 @@ def create_scratch(home: Path) -> Path:
     """
     root = home / "spark" / "scratch"
     root.mkdir(parents=True, exist_ok=True)
+    own = f"{os.getpid()}-"
     for folder in root.iterdir():
         owner = folder.name.partition("-")[0]
-        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+        # In a container, an ended process often had the same id as this one.
+        is_of_earlier = folder.name.startswith(own) and folder.name not in _created
+        if owner.isdecimal() and (is_of_earlier or not psutil.pid_exists(int(owner))):
             delete_scratch(folder)
-    return Path(tempfile.mkdtemp(dir=root, prefix=f"{os.getpid()}-"))
+    scratch = Path(tempfile.mkdtemp(dir=root, prefix=own))
+    _created.add(scratch.name)
+    return scratch
 
 
 def delete_scratch(scratch: Path) -> None:

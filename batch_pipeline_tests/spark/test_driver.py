@@ -261,12 +261,13 @@ def test_log_above_10_mb_is_renamed(tmp_path: Path) -> None:
     assert [path.name for path in log.parent.iterdir()] == ["spark.old.log"]
 
 
-def test_scratch_folder_of_ended_process_is_deleted(tmp_path: Path) -> None:
-    abandoned = create_scratch(tmp_path)
-    abandoned.rename(abandoned.with_name("4194305-x"))  # no process has such an id
-    own = create_scratch(tmp_path)
-    assert [path.name for path in own.parent.iterdir()] == [own.name]
-    assert own.name.startswith(f"{os.getpid()}-")
+def test_scratch_folders_of_ended_processes_are_deleted(tmp_path: Path) -> None:
+    """No process has the first id. This process has that of an ended one, as in a container."""
+    first = create_scratch(tmp_path)
+    for name in ("4194305-x", f"{os.getpid()}-x"):
+        first.with_name(name).mkdir()
+    second = create_scratch(tmp_path)
+    assert set(first.parent.iterdir()) == {first, second}
 
 
 def test_scratch_folder_of_another_user_is_left() -> None:
