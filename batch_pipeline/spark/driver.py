@@ -186,6 +186,7 @@ def driver_settings(
         # A JVM that is killed then leaves nothing in the system's temporary folder.
         java_options.append(f'"-Djava.io.tmpdir={scratch}"')
         settings |= _local_conf(scratch) | session_conf(conf)
+        variables.pop("CONTAINER_ID", None)  # Spark takes it for that of a YARN container
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
     else:
         settings |= _cluster_conf(master, scratch, user_conf, packed, environment)

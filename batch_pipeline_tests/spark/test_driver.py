@@ -82,6 +82,13 @@ def test_executors_on_this_machine_use_loopback(tmp_path: Path, master: str) -> 
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+def test_container_id_is_hidden_from_local_spark_only(tmp_path: Path) -> None:
+    """Spark takes such a process for one of YARN, and fails without its folders."""
+    environment = {"CONTAINER_ID": "fedora"}
+    assert "CONTAINER_ID" not in settings_of(tmp_path, "local[2]", environment=environment)[1]
+    assert "CONTAINER_ID" in settings_of(tmp_path, "yarn", environment=environment)[1]
+
+
 def test_python_setting_has_precedence_over_environment(tmp_path: Path) -> None:
     """Arguments have precedence over Spark's file, and that over PYSPARK_PYTHON."""
     folder = tmp_path / "conf"
