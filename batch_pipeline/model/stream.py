@@ -423,8 +423,8 @@ class Stream:
         checked_name(self.name)
         shown = [name.value for name in self.lineage]
         require(len({*shown}) == len(shown), "lineage", shown, "names, each once")
-        fits = self.transform is None or _FUNCTION.fullmatch(self.transform)
-        require(fits, "transform", self.transform, "`package.module:function`")
+        names_function = self.transform is None or _FUNCTION.fullmatch(self.transform)
+        require(names_function, "transform", self.transform, "`package.module:function`")
         has_numbers = LineageColumn.RECORD_NUMBER in self.lineage
         fits = self.max_item_bytes is None or not has_numbers
         expected = "none with `lineage: [_record_number]`, which counts from a file's start"

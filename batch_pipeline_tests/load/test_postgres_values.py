@@ -213,9 +213,9 @@ def test_record_that_violates_a_constraint_is_rejected(warehouse: Warehouse) -> 
         warehouse.publish_and_load([{"id": 1, "v": 5}], schema=schema, target=UPSERT)
     assert warehouse.rows("id") == []
     warehouse.drop_tables()
-    records = [{"id": "".join(map(chr, range(256, 2256)))}]
+    long_key = [{"id": "".join(map(chr, range(256, 2256)))}]
     with pytest.raises(BatchDataError, match="a record: index row"):
-        warehouse.publish_and_load(records, schema=schema_of(("id", "string")), target=UPSERT)
+        warehouse.publish_and_load(long_key, schema=schema_of(("id", "string")), target=UPSERT)
 
 
 def test_integer_that_a_double_cannot_represent_is_rejected(warehouse: Warehouse) -> None:
