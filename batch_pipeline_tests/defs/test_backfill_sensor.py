@@ -147,6 +147,7 @@ def test_tick_of_a_paused_stream_updates_the_time_in_the_cursor(harness: DefsHar
     before = LaunchCursor(stream="orders", tries={KEYS[0]: 1}, looked_at=time.time() - 3_600)
     contexts: list[dg.SensorEvaluationContext] = []
     result = harness.evaluate("orders_new_files", before.cursor(), contexts.append)
+    assert isinstance(result, dg.SkipReason)
     assert "schema change" in str(result.skip_message)
     after = LaunchCursor.of_cursor(contexts[0].cursor)
     assert after.looked_at > before.looked_at + 3_000

@@ -206,7 +206,7 @@ def test_record_that_violates_a_constraint_is_rejected(warehouse: Warehouse) -> 
     warehouse.execute(TRIGGER)
     schema = schema_of(ID, ("v", "integer"))
     for value, problem in ((None, ", column 'v': null value in column"), (4, ": no 4")):
-        records = [{"id": 1, "v": 1}, {"id": 2, "v": value}]
+        records: list[dict[str, Any]] = [{"id": 1, "v": 1}, {"id": 2, "v": value}]
         with pytest.raises(BatchDataError, match=f"record 2 of .*{problem}"):
             warehouse.publish_and_load(records, schema=schema)
     with pytest.raises(BatchDataError, match='violates check constraint "orders_v_check"'):

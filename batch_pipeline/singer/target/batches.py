@@ -416,8 +416,8 @@ def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[tuple[bytes, dict[str
                     yield text, parser.EXACT_DECODER.decode(text)
                 first += batch.num_rows
     except (ArrowTypeUnknownError, pa.ArrowException, LookupError, *parser.DECODE_ERRORS) as error:
-        text = str(error).partition("\n")[0]
-        problem = f"has a value in or after record {first} that cannot be represented ({text})"
+        reason = str(error).partition("\n")[0]
+        problem = f"has a value in or after record {first} that cannot be represented ({reason})"
         raise UnusableFileError(problem) from error
 
 
