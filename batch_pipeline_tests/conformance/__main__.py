@@ -6,8 +6,7 @@ The command is run again with `--state FILE` for each STATE that it printed.
 import os
 import sys
 
-from batch_pipeline_tests.conformance.producer import Producer
-from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
+from batch_pipeline_tests.conformance.rules import Producer, broken_resume, broken_rules
 
 if __name__ == "__main__":
     producer = Producer(command=sys.argv[1:], environment=os.environ)

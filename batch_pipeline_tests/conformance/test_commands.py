@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -10,17 +11,30 @@ from xml.etree import ElementTree as Xml
 import pytest
 from click.testing import CliRunner
 
+from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.tap import BatchPipelineTap, main
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import StreamFileError
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.singer.messages import JSON_SCHEMA
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, program_output
-from batch_pipeline_tests.conformance.producer import Producer, parsed
-from batch_pipeline_tests.conformance.published_home import published_home
-from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
+from batch_pipeline_tests.conformance.rules import Producer, broken_resume, broken_rules, parsed
+from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.singer.tap.tap_fixture import signals_restored
+from batch_pipeline_tests.spark.encode_fixture import session_of
 
+ORDERS = {
+    f"orders-{number}.csv": (f"order_id,price\n{number}1,{number}.50\n{number}2,2\n").encode()
+    for number in (1, 2, 3, 5)
+} | {"orders-4.csv": b"order_id,price,note\n41,4.50,late\n", "orders-6.csv": b"order_id\n"}
+PARCELS = b"""\
+{"id":1,"sent":true,"weight":12345678901234567890123,"ratio":0.1,"to":{"city":"Z\xc3\xbcrich"}}
+{"id":2,"sent":null,"weight":-1,"ratio":2.0,"to":{"city":null,"zip":[8001]}}
+"""
 STANDARD = """\
 from singer_sdk.testing import get_tap_test_class
 from batch_pipeline.cli.tap import BatchPipelineTap
@@ -33,10 +47,45 @@ TAP = "from batch_pipeline.cli.tap import main; main()"
 def home(
     server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sandbox]:
-    """A home with published batches, which tests only read."""
+    """A home with published batches of two streams, encoded on a real Spark; tests only read it.
+
+    `orders` is encoded from csv to jsonl with gzip: three batches, the second with an additional
+    column and published twice, and a backfill of the first two files. `parcels` is encoded from
+    jsonl to parquet, with values of many types, below a folder with spaces and a percent sign.
+    """
     folder = tmp_path_factory.mktemp("home")
-    with copied_database(server_url, template) as url, published_home(folder, url) as opened:
-        yield opened
+    with copied_database(server_url, template) as url:
+        sandbox = Sandbox(folder=folder, variables={"BATCH_PIPELINE_INVENTORY_CONN": url})
+        sandbox.write_stream("orders", key_properties=["order_id"], batch={"max_count": 2})
+        sandbox.write_stream(
+            "parcels",
+            source={"include": ["*.jsonl"], "format": "jsonl"},
+            encoding={"format": "parquet", "compression": "snappy"},
+            storage={"root": str(folder / "100% of the batches")},
+            key_properties=["id"],
+        )
+        sandbox.land("orders", ORDERS)
+        sandbox.land("parcels", {"parcels-1.jsonl": PARCELS})
+        pipeline = Pipeline.from_environment(sandbox.environment)
+        with session_of("local", folder / "spark") as session, closing(pipeline):
+            for stream in pipeline.streams.values():
+                _publish_all(pipeline, stream, session)
+        yield sandbox
+
+
+def _publish_all(pipeline: Pipeline, stream: Stream, session: Any) -> None:
+    table = pipeline.database.meta_table(stream.name)
+    table.register(pipeline.landing(stream, wait=False).found_files())
+    pipeline.database.batches.plan(table, stream.limits, drain=True)
+    statuses = list(pipeline.database.batches.statuses(stream.name))
+    context = pipeline.encode_context(stream, lambda: session)
+    if stream.name == "orders":
+        selection = Selection(ids=IdRange(first_id=1, last_id=2))
+        request = Backfill.of_stream("orders", "2023", selection, limits(max_weight=10**6))
+        pipeline.database.backfills.plan(request, table)
+        statuses += [*pipeline.database.backfills.statuses("orders.2023", table.name), statuses[1]]
+    for status in statuses:
+        encode(context, status.batch, run_id="run-1")
 
 
 def config_of(home: Sandbox, **more: Any) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import pytest
 
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.singer.messages import JSON_SCHEMA, line, messages
-from batch_pipeline_tests.conformance.producer import Producer
-from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
-from batch_pipeline_tests.encode.writers.part_factories import table
-from batch_pipeline_tests.encode.writers.published_parts import published_lines, published_table
+from batch_pipeline_tests.conformance.rules import Producer, broken_resume, broken_rules
+from batch_pipeline_tests.encode.writers.part_factories import (
+    published_lines,
+    published_table,
+    table,
+)
 from batch_pipeline_tests.factories import record_schema
 
 

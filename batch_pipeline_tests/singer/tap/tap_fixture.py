@@ -14,7 +14,7 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline.singer.tap import OfferedStream, PublishedStream, PublishedTap
-from batch_pipeline_tests.conformance.producer import parsed
+from batch_pipeline_tests.conformance.rules import parsed
 from batch_pipeline_tests.factories import record_schema, stream
 
 
