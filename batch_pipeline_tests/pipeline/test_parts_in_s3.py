@@ -22,7 +22,7 @@ from batch_pipeline.storage.verification import (
     size_problem,
     verify_contents,
 )
-from batch_pipeline_tests.encode.writers.published_parts import published_lines
+from batch_pipeline_tests.encode.writers.part_factories import published_lines
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.warehouse import APPEND, ID, NAME, Warehouse, schema_of

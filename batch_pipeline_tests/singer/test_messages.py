@@ -16,7 +16,7 @@ from batch_pipeline.singer.messages import (
     messages,
     schema_message,
 )
-from batch_pipeline_tests.encode.writers.published_parts import ENCODINGS, encoding_id
+from batch_pipeline_tests.encode.writers.part_factories import ENCODINGS, encoding_id
 from batch_pipeline_tests.factories import batch, manifest, part_file, record_schema
 
 VALID = Draft202012Validator(json.loads(JSON_SCHEMA.read_text(encoding="utf-8")))

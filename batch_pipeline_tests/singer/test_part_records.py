@@ -20,14 +20,17 @@ from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.singer.part_records import record_blocks, records
-from batch_pipeline_tests.encode.writers.part_factories import ALL_TYPES, schema, table, typed
-from batch_pipeline_tests.encode.writers.published_parts import (
+from batch_pipeline_tests.encode.writers.part_factories import (
+    ALL_TYPES,
     ENCODINGS,
     GZIP,
     encoding_id,
     part_paths,
     published_lines,
     published_table,
+    schema,
+    table,
+    typed,
 )
 from batch_pipeline_tests.factories import manifest, part_file
 

@@ -23,13 +23,13 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.messages import JSON_SCHEMA, Bookmark, batch_message
 from batch_pipeline.singer.tap import PendingManifests, PublishedStream
 from batch_pipeline_tests.conformance.rules import broken_rules
-from batch_pipeline_tests.encode.writers.part_factories import table
-from batch_pipeline_tests.encode.writers.published_parts import (
+from batch_pipeline_tests.encode.writers.part_factories import (
     ENCODINGS,
     encoding_id,
     part_paths,
     published_lines,
     published_table,
+    table,
 )
 from batch_pipeline_tests.factories import batch, record_schema, stream
 from batch_pipeline_tests.published_files import schema_of
