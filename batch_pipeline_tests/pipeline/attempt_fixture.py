@@ -5,26 +5,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
-from batch_pipeline.model.errors import DatabaseUnreachableError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.schema import Column, ColumnType, Misfit
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import encode_result, item_report, limits, part_file, stream
 from batch_pipeline_tests.seeds import plan, query, register
-
-ID = Column(name="id", type=ColumnType.INTEGER)
-PRICE = Column(name="price", type=ColumnType.NUMBER)
-LOCATION = "file:///landing/orders-1.csv"
-UNREACHABLE = DatabaseUnreachableError("db/inventory", "the connection was cut")
 
 Step = dict[str, Any] | BaseException | Callable[[], object]
 
@@ -61,40 +51,6 @@ class ScriptedEncoder:
         items = tuple(item_report(item.id, location=item.file.location) for item in request.items)
         part = part_file(uri=to_uri(path), records=5 * len(items), size_bytes=12)
         return encode_result("orders", **({"part_files": (part,), "items": items} | step))
-
-
-@dataclass
-class LostReplies:
-    """Attempts over an unreliable connection; each count is the number of calls still to fail.
-
-    `publish_before` loses the connection before the commit, `publish_after` after it.
-    """
-
-    inner: FencedAttempts
-    publish_before: int = 0
-    publish_after: int = 0
-    failing: int = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def publish(self, *arguments: Any) -> Manifest:
-        """Publish and lose the request or the reply."""
-        if self.publish_before:
-            self.publish_before -= 1
-            raise UNREACHABLE
-        manifest = self.inner.publish(*arguments)
-        if self.publish_after:
-            self.publish_after -= 1
-            raise UNREACHABLE
-        return manifest
-
-    def fail(self, *arguments: Any, **options: Any) -> bool:
-        """Close the attempt as failed and lose the request."""
-        if self.failing:
-            self.failing -= 1
-            raise UNREACHABLE
-        return self.inner.fail(*arguments, **options)
 
 
 @dataclass
@@ -144,27 +100,3 @@ def open_harness(database: Database, root: Path) -> EncodeHarness:
         storage=PartFileStorage(storage),
     )
     return EncodeHarness(database, root, encoder, context, batch)
-
-
-def misfit(column: Column, *, seen: str = "", line: int | None = 3) -> Misfit:
-    """Return a column that does not fit the schema, first seen in item 1."""
-    seen = seen or column.type_text
-    return Misfit(column=column, item_id=1, location=LOCATION, line=line, seen=seen)
-
-
-def encode_error(harness: EncodeHarness, error: type[Exception], **changes: Any) -> Exception:
-    """Return the error of an encode step that must close its attempt and leave no files."""
-    with pytest.raises(error) as caught:
-        harness.encode(**changes)
-    ((_, reason, generation, number),) = harness.attempts()
-    assert reason == str(caught.value)
-    assert (generation, number) == (None, None)
-    assert (harness.parts(), harness.pointers()) == ([], [])
-    return caught.value
-
-
-def assert_retry_succeeds(harness: EncodeHarness) -> None:
-    """Encode again after a failed attempt."""
-    manifest = harness.encode()
-    assert (manifest.attempt, manifest.generation, manifest.schema_version) == (2, 1, 1)
-    assert harness.attempts()[1][2:] == (1, 1)
