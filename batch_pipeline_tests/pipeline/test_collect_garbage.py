@@ -1,19 +1,29 @@
-"""Garbage collection with a real storage root and a real inventory."""
+"""Garbage collection with a real storage root and a real inventory, also concurrent or killed."""
 
-from dataclasses import replace
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from batch_pipeline import acquire_batch, cancel_job, plan_backfill, retry_job
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline.model.garbage import Reason
+from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
+from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.reconcile import reconcile
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.verification import manifest_file_problem
+from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
@@ -23,15 +33,15 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
     open_garbage_harness,
     paths,
 )
-from batch_pipeline_tests.seeds import claimed, planned, query
+from batch_pipeline_tests.seeds import LEASE, claimed, execute, has_lock_waiters, planned, query
 
 HEX = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
 def disk(database: Database, tmp_path: Path) -> GarbageHarness:
-    """Two planned batches and an empty storage root on a disk."""
-    return open_garbage_harness(database, tmp_path / "batches")
+    """Two planned batches and an empty storage root; superseded generations are kept for a day."""
+    return open_garbage_harness(database, tmp_path / "batches").keeping(DAY)
 
 
 # Without `--long`, storage/test_part_storage.py collects garbage in a bucket.
@@ -40,7 +50,7 @@ def harness(request: pytest.FixtureRequest, database: Database) -> GarbageHarnes
     """Two planned batches and an empty storage root, on a disk and in a bucket."""
     if request.param == "s3":
         bucket: str = request.getfixturevalue("bucket")
-        return open_bucket_harness(database, f"{bucket}/deep/batches")
+        return open_bucket_harness(database, f"{bucket}/deep/batches").keeping(DAY)
     disk: GarbageHarness = request.getfixturevalue("disk")
     return disk
 
@@ -70,7 +80,7 @@ def test_superseded_generation_is_deleted_after_keep_superseded(harness: Garbage
     harness.published()
     live = [name for name in harness.there() if name not in first]
     harness.age()
-    assert harness.collect().garbage == ()
+    assert harness.keeping(None).collect().garbage == ()
     assert harness.keeping(31 * DAY).collect().garbage == ()
     collected = harness.keeping(29 * DAY).collect()
     assert paths(collected) == sorted(first, key=lambda name: "manifests" not in name)
@@ -219,3 +229,354 @@ def test_marked_quarantine_file_is_deleted_even_if_keep_quarantine_changes(
     changed = disk.loading_into(keep_quarantine=timedelta(days=365))
     assert changed.collect().files(Reason.QUARANTINED) == 1
     assert folders(disk) == [".", "manifests"]
+
+
+FIRST = "00000001-00000003"
+
+
+@pytest.fixture
+def loading(database: Database, tmp_path: Path) -> GarbageHarness:
+    """A stream with one published batch and a target; loaded files are kept for a week."""
+    opened = open_garbage_harness(database, tmp_path / "batches")
+    opened.published()
+    return opened.loading_into("warehouse", keep_loaded=7 * DAY)
+
+
+def test_loaded_generation_is_deleted_after_keep_loaded(loading: GarbageHarness) -> None:
+    """The manifest file is deleted first; the inventory rows stay."""
+    loading.load_all("warehouse")
+    before = loading.there()
+    loading.age(6 * DAY)
+    assert loading.collect().garbage == ()
+    loading.age(2 * DAY)
+    dry_run = loading.collect(dry_run=True)
+    assert (dry_run.files(Reason.LOADED), loading.there()) == (3, before)
+    assert query(loading.database, MARKS) == []
+    assert loading.loading_into("warehouse").collect().garbage == dry_run.garbage
+    assert paths(dry_run) == sorted(before, key=lambda name: "manifests" not in name)
+    assert loading.there() == []
+    assert query(loading.database, MARKS) == [(1,)]
+    assert query(loading.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(2,)]
+
+
+def test_generation_not_loaded_into_every_target_is_kept(loading: GarbageHarness) -> None:
+    both = loading.loading_into("warehouse", "lake")
+    both.load_all("warehouse")
+    loading.age()
+    assert both.collect().garbage == ()
+    both.load_all("lake")
+    assert both.collect().garbage == ()  # the last load counts
+    loading.age(8 * DAY)
+    assert loading.loading_into("warehouse", "lake", "late").collect().garbage == ()
+    assert len(both.collect(dry_run=True).garbage) == 3
+
+
+def void(loading: GarbageHarness) -> None:
+    """Request that the batch is loaded again."""
+    assert loading.database.loads.void("orders", "warehouse", [FIRST])
+
+
+def pause(loading: GarbageHarness) -> None:
+    """Pause the job of the stream."""
+    loading.database.jobs.pause("orders")
+
+
+@pytest.mark.parametrize("hold", [void, pause])
+def test_generation_that_may_be_loaded_again_is_kept(
+    loading: GarbageHarness, hold: Callable[[GarbageHarness], None]
+) -> None:
+    """Marking the files as deleted checks this again."""
+    loading.load_all("warehouse")
+    loading.age()
+    hold(loading)
+    assert loading.collect().garbage == ()
+    assert loading.database.stored_attempts.mark_loaded([1], {"warehouse"}) == set()
+    assert query(loading.database, MARKS) == []
+
+
+def test_generation_with_a_running_load_is_kept(loading: GarbageHarness) -> None:
+    """The load may be into any target; an expired load does not count."""
+    loading.load_all("warehouse")
+    loading.age()
+    loads = loading.database.loads
+    due = list(loads.due(loading.stream, "elsewhere"))
+    with loads.claim("orders", "elsewhere", due, run_id="load-2", lease=LEASE):
+        assert loading.collect().garbage == ()
+    execute(loading.database, "UPDATE batch_pipeline.load SET lease_until = now() - interval '1 s'")
+    assert len(loading.collect().garbage) == 3
+
+
+def test_superseded_generation_is_deleted_once_it_is_loaded(loading: GarbageHarness) -> None:
+    loading.load_all("warehouse")
+    first = loading.there()
+    loading.published()
+    loading.age()
+    assert sorted(paths(loading.collect())) == first
+    assert len(loading.there()) == 3
+
+
+def test_next_generation_of_a_deleted_one_is_due_and_kept_until_loaded(
+    loading: GarbageHarness,
+) -> None:
+    loading.load_all("warehouse")
+    loading.age()
+    loading.collect()
+    assert list(loading.database.loads.due(loading.stream, "warehouse")) == []
+    loading.published()
+    loading.age()
+    [due] = loading.database.loads.due(loading.stream, "warehouse")
+    assert due.manifest.generation == 2
+    assert loading.collect().garbage == ()
+    loading.load_all("warehouse")
+    loading.age()
+    assert len(loading.collect().garbage) == 3
+
+
+def test_marked_generation_is_deleted_even_if_the_targets_change(loading: GarbageHarness) -> None:
+    """The collector that marked it was killed."""
+    loading.load_all("warehouse")
+    loading.age()
+    before = loading.there()
+    assert loading.database.stored_attempts.mark_loaded([1], ["warehouse"]) == {1}
+    assert sorted(paths(loading.loading_into("lake").collect())) == before
+    assert loading.there() == []
+
+
+@dataclass(frozen=True)
+class Undeletable(PartFileStorage):
+    """A storage in which one file cannot be deleted."""
+
+    path: str
+
+    def remove(self, file: StoredFile) -> bool:
+        if file.path == self.path:
+            raise GarbageLeftError("file:///batches", f"{file.path} is read-only")
+        return super().remove(file)
+
+
+def test_undeletable_manifest_file_keeps_its_part_files(loading: GarbageHarness) -> None:
+    loading.load_all("warehouse")
+    live = loading.there()
+    loading.failed(loading.batches[1])
+    loading.age()
+    [pointer] = (name for name in live if "manifests" in name)
+    storage = Undeletable(loading.stream.storage, pointer)
+    with pytest.raises(GarbageLeftError, match="read-only"):
+        loading.loading_into("warehouse").collect(storage=storage)
+    assert loading.there() == live
+
+
+def test_readers_skip_a_generation_with_deleted_files(loading: GarbageHarness) -> None:
+    loading.load_all("warehouse")
+    loading.age()
+    assert len(loading.collect().garbage) == 3
+    database = loading.database
+    assert list(database.manifests.published_after("orders", {})) == []
+    assert list(database.loads.due(loading.stream, "lake")) == []
+    batches = list(database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None))
+    assert [batch.files_removed for batch in batches] == [True]
+    execute(database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
+    assert reconcile("orders", database.attempts, database.manifests, loading.storage).pointers == 0
+    assert loading.there() == []
+    warehouse, lake = database.loads.target_statuses("orders", ["warehouse", "lake"])
+    assert (warehouse.loaded, warehouse.due, warehouse.gone) == (1, 0, 0)
+    assert (lake.loaded, lake.due, lake.gone) == (0, 0, 1)
+    deleted = (
+        rf"batch {FIRST}, generation 1, were deleted on 2\d+-\d+-\d+.*Materialize its partition"
+    )
+    with pytest.raises(FilesRemovedError, match=deleted):
+        database.loads.void("orders", "lake", [FIRST])
+
+
+def test_reload_request_waits_for_marking_and_is_rejected(
+    loading: GarbageHarness, rival: Database
+) -> None:
+    """A batch is never both due for a load and marked as deleted."""
+    loading.load_all("warehouse")
+    loading.age()
+    with ThreadPoolExecutor(1) as threads:
+        requests = []
+
+        def request_reload(_connection: sa.Connection) -> None:
+            requests.append(threads.submit(rival.loads.void, "orders", "warehouse", [FIRST]))
+            while not has_lock_waiters(loading.database):
+                assert not requests[0].done()
+
+        sa.event.listen(loading.database.engine, "commit", request_reload, once=True)
+        marked = loading.database.stored_attempts.mark_loaded([1], ["warehouse"])
+        assert marked == {1}
+        assert isinstance(requests[0].exception(), FilesRemovedError)
+
+
+COLLECT = """
+import sys
+from datetime import timedelta
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.collect_garbage import collect_garbage
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.factories import stream
+database = open_database(sys.argv[1], migrated=None)
+storage = Storage(root=sys.argv[2], keep_superseded=timedelta(days=1))
+orders = stream(storage=storage)
+collect_garbage(orders, [], database.stored_attempts, PartFileStorage(storage))
+"""
+
+
+@dataclass(frozen=True)
+class StorageWithHooks(PartFileStorage):
+    """A storage that calls functions at the start and the end of a listing."""
+
+    inner: PartFileStorage
+    at_start: Callable[[], object] = lambda: None
+    at_end: Callable[[], object] = lambda: None
+
+    def files(self) -> Iterator[StoredFile]:
+        """List the files."""
+        self.at_start()
+        yield from self.inner.files()
+        self.at_end()
+
+
+def live_files(harness: GarbageHarness) -> list[str]:
+    """List the files of the newest generations."""
+    rows = query(
+        harness.database,
+        "SELECT uri FROM batch_pipeline.part_file p JOIN batch_pipeline.attempt a "
+        "ON a.id = p.attempt_id JOIN batch_pipeline.batch_state s USING (batch_id) "
+        "WHERE s.generation = a.generation",
+    )
+    return [uri.removeprefix(f"{harness.stream.storage.root}/") for (uri,) in rows]
+
+
+def test_files_published_during_the_listing_are_kept(harness: GarbageHarness) -> None:
+    """The inventory is queried after the listing, so that the publish is seen."""
+    with claimed(harness.database, harness.batches[0]) as attempt:
+        harness.publish(attempt)
+        harness.age()
+    with claimed(harness.database, harness.batches[0]) as next_attempt:
+        storage = StorageWithHooks(
+            harness.stream.storage,
+            harness.storage,
+            at_start=lambda: harness.publish(next_attempt),
+            at_end=harness.age,
+        )
+        collected = harness.collect(storage=storage)
+    assert {*live_files(harness)} <= {*harness.there()}
+    assert not {*paths(collected)} & {*live_files(harness)}
+
+
+@pytest.mark.parametrize("moment", ["at_start", "at_end"])
+def test_files_written_during_the_listing_are_kept(harness: GarbageHarness, moment: str) -> None:
+    """The files of a running attempt are not taken for files of an unknown one."""
+    with claimed(harness.database, harness.batches[1]) as attempt:
+
+        def write() -> None:
+            harness.write(attempt)
+            harness.age()
+
+        storage = StorageWithHooks(harness.stream.storage, harness.storage, **{moment: write})
+        collected = harness.collect(storage=storage, with_unknown=True)
+    assert collected.garbage == ()
+    assert len(harness.there()) == 4
+
+
+def test_newest_generation_cannot_be_marked_as_superseded(disk: GarbageHarness) -> None:
+    """Marking a generation again keeps the time of the first mark."""
+    disk.published()
+    disk.published()
+    assert disk.database.stored_attempts.mark_superseded([1, 2]) == {1}
+    mark = "SELECT facts ->> 'files_removed_at' FROM batch_pipeline.attempt WHERE id = 1"
+    before = query(disk.database, mark)
+    assert disk.database.stored_attempts.mark_superseded([1]) == {1}
+    assert query(disk.database, mark) == before
+
+
+def test_concurrent_collectors_delete_each_file_once(disk: GarbageHarness) -> None:
+    for batch in disk.batches:
+        disk.failed(batch)
+        disk.published(batch)
+        disk.published(batch)
+    disk.age()
+    assert len(disk.collect(dry_run=True).garbage) == 14
+    results: list[Any] = together(*[disk.collect] * 4)
+    assert sum(collected.removed_files for collected in results) == 14
+    assert disk.there() == sorted(
+        [*live_files(disk), *(f"manifests/orders-{batch.key}.g2.json" for batch in disk.batches)]
+    )
+
+
+def test_collecting_while_publishing_keeps_live_files(harness: GarbageHarness) -> None:
+    harness.published()
+    harness.published()
+
+    def publish() -> None:
+        for _ in range(5):
+            harness.published(harness.batches[1])
+            harness.age()
+
+    def collect() -> None:
+        for _ in range(10):
+            harness.collect()
+
+    results = together(publish, collect, collect)
+    assert results == [None] * 3
+    assert {*live_files(harness)} <= {*harness.there()}
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "marks"),
+    [
+        ("collect.listed", []),
+        ("collect.judged", []),
+        ("collect.marked", [(1,)]),
+        ("collect.before_remove", [(1,)]),
+    ],
+)
+def test_killed_collector_is_completed_by_the_next(
+    disk: GarbageHarness, database_url: str, failpoint: str, marks: list[tuple[int]]
+) -> None:
+    disk.failed()
+    disk.published()
+    disk.published()
+    disk.age()
+    garbage, before = paths(disk.collect(dry_run=True)), disk.there()
+    arguments = (database_url, disk.stream.storage.root)
+    killed = run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill")
+    assert killed == -signal.SIGKILL
+    assert (disk.there(), query(disk.database, MARKS)) == (before, marks)
+    assert paths(disk.collect()) == garbage
+    assert disk.there() == sorted({*before} - {*garbage})
+
+
+def test_generation_not_yet_read_by_a_chained_job_is_kept(
+    disk: GarbageHarness, configured: None
+) -> None:
+    disk.published()
+    disk.published()
+    where = [{"column": "job", "operator": "=", "value": "orders"}]
+    batch = acquire_batch("reader", "inventory", where=where, batch_count=1)
+    assert batch is not None
+    disk.age()
+    assert disk.collect().garbage == ()
+    batch.succeeded()
+    assert len(disk.collect().garbage) == 3
+
+
+def test_generation_is_kept_only_for_the_chained_backfill_that_contains_it(
+    disk: GarbageHarness, configured: None
+) -> None:
+    disk.published()
+    disk.published()
+    where = [{"column": "job", "operator": "=", "value": "orders"}]
+    plan_backfill("with it", "inventory", batch_id_max=1, where=where)
+    plan_backfill("without it", "inventory", batch_id_min=2, where=where)
+    cancel_job("with it")
+    disk.age()
+    assert disk.collect().garbage == ()  # cancelled batches may be retried
+    retry_job("with it")
+    assert disk.collect().garbage == ()
+    batch = acquire_batch("with it", "inventory", where=where)
+    assert batch is not None
+    batch.succeeded()
+    assert len(disk.collect().garbage) == 3
