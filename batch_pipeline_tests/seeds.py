@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.sources import StreamTable
-from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode_request import Encoded
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.planning import Limits
@@ -37,6 +38,17 @@ def register(database: Database, count: int, *, first: int = 1, name: str = "ord
     database.meta_table(name).register(files, accept_changed=False)
 
 
+def insert_item(database: Database, item_id: int, size_bytes: int = 10) -> None:
+    """Insert an item of `orders` with any id, for example below the bookmark."""
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
+        "VALUES ('orders', :id, 'file:///landing/' || :id, :size_bytes, now())",
+        id=item_id,
+        size_bytes=size_bytes,
+    )
+
+
 def planned(database: Database, batches: int = 1, *, name: str = "orders") -> Sequence[Batch]:
     """Register and plan three files per batch, with a schema version 1 of `order_id`."""
     register(database, 3 * batches, name=name)
@@ -53,10 +65,33 @@ def plan(
     return [] if done.ids is None else [s.batch for s in database.batches.statuses(name, done.ids)]
 
 
+def planned_backfill(
+    database: Database, name: str = "2023", *, max_count: int = 3, **selection: Any
+) -> list[Batch]:
+    """Plan a backfill of `orders` and return its batches."""
+    bounds, table = limits(max_count=max_count), database.meta_table("orders")
+    request = Backfill.of_stream("orders", name, Selection(**selection), bounds)
+    database.backfills.plan(request, table)
+    return [status.batch for status in database.backfills.statuses(request.name, table.name)]
+
+
 def publish(database: Database, one: Batch, what: Encoded | None = None) -> Manifest:
     """Claim a batch and publish it."""
     with claimed(database, one) as attempt:
         return database.attempts.publish(attempt, what or encoded(attempt.stem), stream())
+
+
+def fail(
+    database: Database,
+    one: Batch,
+    error: str = "bad",
+    status: AttemptStatus = AttemptStatus.FAILED,
+    *,
+    counts: bool = True,
+) -> None:
+    """Claim a batch and end the attempt without publishing it."""
+    with claimed(database, one) as attempt:
+        database.attempts.fail(attempt, error, status, counts=counts)
 
 
 def claimed(

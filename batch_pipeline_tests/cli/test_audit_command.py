@@ -9,12 +9,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, stream
-from batch_pipeline_tests.seeds import claimed, execute, planned, query
-
-ROW = (
-    "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-    "VALUES ('orders', :id, 'file:///landing/late.csv', 10, now())"
-)
+from batch_pipeline_tests.seeds import claimed, execute, insert_item, planned, query
 
 
 @pytest.fixture
@@ -64,7 +59,7 @@ def test_audit_follows_a_manifest_file_that_cannot_be_written(gap: Database, run
 
 
 def test_late_item_is_in_the_json_of_its_audit_and_planned_once(gap: Database, run: Run) -> None:
-    execute(gap, ROW, id=2)
+    insert_item(gap, 2)
     execute(gap, "DELETE FROM batch_pipeline.item WHERE id = 3")
     [idle, orders] = run_json(run, "reconcile")["streams"]
     assert idle["audit"] is None

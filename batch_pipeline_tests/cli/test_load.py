@@ -7,7 +7,6 @@ import psycopg
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.errors import FilesRemovedError, PipelineError
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, limits
@@ -21,7 +20,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
     publish_file,
     published,
 )
-from batch_pipeline_tests.seeds import execute, planned, publish
+from batch_pipeline_tests.seeds import execute, planned, planned_backfill, publish
 
 AGAIN, LATE = f"2023:{FIRST}", "late-00000002"
 
@@ -125,9 +124,8 @@ def publish_late_and_backfill(database: Database, folder: Path) -> None:
     execute(database, """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 10}'""")
     database.late_arrivals.audit("orders", table.reflected(), limits=limits(), since=None)
     publish_file(database, database.jobs.batch("orders", "2..3"), folder)
-    request = Backfill.of_stream("orders", "2023", Selection(), limits())
-    database.backfills.plan(request, table)
-    publish_file(database, database.batches.batch("orders", AGAIN), folder)
+    [again] = planned_backfill(database)
+    publish_file(database, again, folder)
 
 
 def _loaded(run: Run, *words: str) -> list[str]:

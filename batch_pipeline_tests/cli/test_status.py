@@ -24,14 +24,13 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
-from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import OLDER
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import part_file
-from batch_pipeline_tests.seeds import claimed, execute, insert_batches, register
+from batch_pipeline_tests.seeds import claimed, execute, fail, insert_batches, register
 
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 ERROR = "orders: /landing/4.csv, line 2: a quote is not closed. Repair the file; then run again."
@@ -46,8 +45,7 @@ def run_lines(*words: str) -> list[str]:
 
 def fail_attempt(project: DefsHarness, key: str) -> None:
     """Let an attempt on a batch fail."""
-    with claimed(project.database, project.database.batches.batch("orders", key)) as attempt:
-        project.database.attempts.fail(attempt, ERROR, AttemptStatus.FAILED)
+    fail(project.database, project.database.batches.batch("orders", key), ERROR)
 
 
 def make_older(project: DefsHarness, time: str) -> None:

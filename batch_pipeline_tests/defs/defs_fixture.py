@@ -18,11 +18,10 @@ from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange, late_key
 from batch_pipeline.model.stream import Automation, Stream
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.seeds import ORDER_ID, execute, plan, query, register
+from batch_pipeline_tests.seeds import ORDER_ID, execute, plan, planned_backfill, query, register
 
 _LATE = (
     """
@@ -73,9 +72,8 @@ class DefsHarness:
         self, name: str = "2023", *, ids: tuple[int, int] = (1, 12), max_count: int = 3
     ) -> None:
         """Plan a backfill of a range of items."""
-        selection = Selection(ids=IdRange(first_id=ids[0], last_id=ids[1]))
-        request = Backfill.of_stream("orders", name, selection, limits(max_count=max_count))
-        self.database.backfills.plan(request, self.database.meta_table("orders"))
+        selected = IdRange(first_id=ids[0], last_id=ids[1])
+        planned_backfill(self.database, name, max_count=max_count, ids=selected)
 
     def tick(self, name: str, cursor: str | None = None) -> dg.SensorResult:
         """Evaluate a sensor and add the partitions that it requests."""

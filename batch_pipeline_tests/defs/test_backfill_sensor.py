@@ -11,7 +11,7 @@ from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.defs_fixture import KEYS as BATCH_KEYS
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.seeds import claimed, publish
+from batch_pipeline_tests.seeds import fail, publish
 
 SENSOR = "orders_backfill"
 KEYS = [f"2023:{key}" for key in BATCH_KEYS]
@@ -93,8 +93,7 @@ def test_repeatedly_interrupted_batch_gets_its_own_run(harness: DefsHarness) -> 
     for _ in range(3):
         cursor = harness.tick(SENSOR, cursor).cursor
     second = harness.database.backfills.of_all("orders")[1].batch
-    with claimed(harness.database, second) as attempt:
-        harness.database.attempts.fail(attempt, "no", AttemptStatus.ABANDONED, counts=False)
+    fail(harness.database, second, status=AttemptStatus.ABANDONED, counts=False)
     requests = harness.tick(SENSOR, _aged(cursor, 61)).run_requests
     assert ranges(requests) == [(KEYS[0], KEYS[0]), (KEYS[1], KEYS[1]), (KEYS[2], KEYS[3])]
 

@@ -4,7 +4,6 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG
-from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.pipeline.verify import Scope, verify_stream
 from batch_pipeline_tests.defs.checks_fixture import (
@@ -19,7 +18,7 @@ from batch_pipeline_tests.defs.checks_fixture import (
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, start_run
 from batch_pipeline_tests.defs.downstream_fixture import execute as execute_run
 from batch_pipeline_tests.defs.downstream_fixture import tags_of
-from batch_pipeline_tests.seeds import claimed, execute, register
+from batch_pipeline_tests.seeds import execute, fail, register
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 FIRST, SECOND, *_ = KEYS
@@ -130,8 +129,7 @@ def test_item_waiting_too_long_warns(harness: DefsHarness) -> None:
 
 
 def test_batch_failed_for_too_long_warns(harness: DefsHarness) -> None:
-    with claimed(harness.database, harness.database.batches.batch("orders", FIRST)) as attempt:
-        harness.database.attempts.fail(attempt, "line 3 is not csv", AttemptStatus.FAILED)
+    fail(harness.database, harness.database.batches.batch("orders", FIRST), "line 3 is not csv")
     assert failed(run_checks(harness)) == []
     earlier = "UPDATE batch_pipeline.attempt SET finished_at = now() - interval '2h'"
     execute(harness.database, earlier)

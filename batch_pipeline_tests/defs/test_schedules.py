@@ -15,7 +15,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Automation, DagsterRules, Source
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, empty_instance, ranges
 from batch_pipeline_tests.factories import stream
-from batch_pipeline_tests.seeds import claimed, query
+from batch_pipeline_tests.seeds import fail, query
 
 SIX = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
@@ -42,8 +42,7 @@ def test_sensor_launches_due_batches_and_registers_no_files(harness: DefsHarness
         (second, AttemptStatus.FAILED),
         (third, AttemptStatus.ABANDONED),
     ):
-        with claimed(harness.database, status.batch) as attempt:
-            harness.database.attempts.fail(attempt, "no", outcome)
+        fail(harness.database, status.batch, status=outcome)
     requests = harness.tick("orders_planned").run_requests
     assert [last for _, last in ranges(requests)] == [KEYS[0], KEYS[3]]
     assert len(items(harness)) == 12

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     OLDER,
@@ -38,7 +37,7 @@ from batch_pipeline_tests.guarantees.restorable_stream import (
     open_stream,
 )
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.seeds import execute, query
+from batch_pipeline_tests.seeds import execute, planned_backfill, query
 from batch_pipeline_tests.storage_roots import content
 
 pytestmark = pytest.mark.guarantee("G13")
@@ -90,12 +89,8 @@ def publish_before_and_after_backup(stream: RestorableStream) -> str:
 
 def publish_backfill(stream: RestorableStream) -> Manifest:
     """Plan a backfill of the first two items, publish it, and return its manifest."""
-    selection = Selection(ids=IdRange(first_id=1, last_id=2))
-    request = Backfill.of_stream("orders", "2023", selection, limits(max_count=2))
-    table = stream.database.meta_table("orders")
-    stream.database.backfills.plan(request, table)
-    [status] = stream.database.backfills.statuses("orders.2023", table.name)
-    return stream.encode(status.batch)
+    [batch] = planned_backfill(stream.database, ids=IdRange(first_id=1, last_id=2))
+    return stream.encode(batch)
 
 
 def states(stream: RestorableStream) -> list[str]:

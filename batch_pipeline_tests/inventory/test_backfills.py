@@ -39,8 +39,8 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 from batch_pipeline_tests.pipeline.attempt_fixture import EncodeHarness
 from batch_pipeline_tests.seeds import (
     ORDER_ID,
-    claimed,
     execute,
+    fail,
     plan,
     publish,
     query,
@@ -93,12 +93,6 @@ def set_duration(database: Database, batch: Batch, seconds: int) -> None:
         "WHERE batch_id = :id"
     )
     execute(database, change, took=seconds, id=batch.id)
-
-
-def fail(database: Database, batch: Batch) -> None:
-    """Claim a batch and fail it."""
-    with claimed(database, batch) as attempt:
-        database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
 
 
 def test_backfill_of_window_covers_exactly_the_window(database: Database) -> None:

@@ -7,21 +7,23 @@ import pytest
 from batch_pipeline.inventory import change_feed
 from batch_pipeline.inventory.change_feed import Changes, Cursor
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.seeds import claimed, execute, plan, planned, publish, register
+from batch_pipeline_tests.seeds import (
+    claimed,
+    execute,
+    fail,
+    plan,
+    planned,
+    planned_backfill,
+    publish,
+    register,
+)
 
 
 def _changes(database: Database, cursors: Mapping[int, Cursor] | None = None) -> Changes:
     return database.change_feed.since("orders", [JobKind.INCREMENTAL], cursors or {})
-
-
-def _plan_backfill(database: Database, name: str, last_id: int) -> None:
-    selection = Selection(ids=IdRange(first_id=1, last_id=last_id))
-    request = Backfill.of_stream("orders", name, selection, limits(max_count=3))
-    database.backfills.plan(request, database.meta_table("orders"))
 
 
 def test_changes_since_cursors_include_only_new_batches(database: Database) -> None:
@@ -68,18 +70,17 @@ def test_changes_of_younger_job_do_not_hide_those_of_older_job(database: Databas
     Its halves are reported; the superseded batch is not.
     """
     planned(database, 2)
-    _plan_backfill(database, "a", 3)
+    [split] = planned_backfill(database, "a", ids=IdRange(first_id=1, last_id=3))
     cursors = database.change_feed.since("orders", [JobKind.BACKFILL], {}).cursors
-    _plan_backfill(database, "b", 6)
+    planned_backfill(database, "b", ids=IdRange(first_id=1, last_id=6))
     further = database.change_feed.since("orders", [JobKind.BACKFILL], cursors)
-    [split, *_] = database.backfills.of_all("orders")
     table = database.meta_table("orders").reflected()
-    halves = database.jobs.split("orders.a", split.batch.id, table)
+    halves = database.jobs.split("orders.a", split.id, table)
     changes = database.change_feed.since("orders", [JobKind.BACKFILL], further.cursors)
     assert {batch.job for batch in further.planned} == {"orders.b"}
     assert list(changes.planned) == list(halves)
     everything = database.change_feed.since("orders", [JobKind.BACKFILL], {})
-    assert split.batch not in everything.planned
+    assert split not in everything.planned
 
 
 def test_due_batches_are_planned_or_interrupted(database: Database) -> None:
@@ -87,8 +88,7 @@ def test_due_batches_are_planned_or_interrupted(database: Database) -> None:
     first, second, third, fourth, fifth = planned(database, 5)
     publish(database, first)
     for batch, status in ((second, AttemptStatus.ABANDONED), (third, AttemptStatus.FAILED)):
-        with claimed(database, batch) as attempt:
-            database.attempts.fail(attempt, "why", status)
+        fail(database, batch, status=status)
     with claimed(database, fourth):
         due = list(database.change_feed.due("orders", [JobKind.INCREMENTAL]))
     assert [(status.batch, status.state, status.attempts) for status in due] == [
@@ -111,14 +111,13 @@ def test_due_batches_span_pages_without_gaps(
 @pytest.mark.parametrize("ends_with", ["publish", "cancel"])
 def test_backfill_is_open_until_its_last_batch_ends(database: Database, ends_with: str) -> None:
     planned(database)
-    _plan_backfill(database, "a", 3)
-    [status] = database.backfills.of_all("orders")
+    [batch] = planned_backfill(database, "a")
     assert database.change_feed.open_backfills("orders") == ["orders.a"]
-    with claimed(database, status.batch) as attempt:
+    with claimed(database, batch) as attempt:
         assert database.change_feed.open_backfills("orders") == ["orders.a"]
         database.attempts.fail(attempt, "why", AttemptStatus.ABANDONED)
     if ends_with == "publish":
-        publish(database, status.batch)
+        publish(database, batch)
     else:
         database.jobs.cancel("orders.a")
     assert database.change_feed.open_backfills("orders") == []

@@ -20,7 +20,6 @@ from batch_pipeline.inventory.diagnostics import (
 )
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.checks import Finding
 from batch_pipeline.model.errors import OLDER
@@ -34,7 +33,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     record_statements,
     rows_scanned,
 )
-from batch_pipeline_tests.seeds import claimed, execute, insert_batches, planned
+from batch_pipeline_tests.seeds import claimed, execute, insert_batches, planned, planned_backfill
 
 DISABLED_SETTINGS = ("fsync", "full_page_writes", "autovacuum")
 DAEMONS = """
@@ -148,9 +147,8 @@ def test_asset_with_many_partitions_warns(
 ) -> None:
     assert MANY_PARTITIONS == 50_000
     monkeypatch.setattr("batch_pipeline.inventory.status.MANY_PARTITIONS", 5_000)
-    one_batch = Backfill.of_stream("orders", "again", Selection(), limits(max_count=3))
     planned(database)
-    database.backfills.plan(one_batch, database.meta_table("orders"))
+    planned_backfill(database, "again")
     execute(database, "DELETE FROM batch_pipeline.batch_state")
     execute(database, "DELETE FROM batch_pipeline.batch")
     insert_batches(database, "orders.again", 4_999)

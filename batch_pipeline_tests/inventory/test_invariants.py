@@ -1,9 +1,8 @@
 """The invariant checker detects damage that only a bug could cause."""
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.inventory.invariants import check_invariants, violations
-from batch_pipeline_tests.seeds import claimed, planned, publish
+from batch_pipeline_tests.seeds import fail, planned, publish
 
 DAMAGE = [  # statements, and the violation that they cause
     ("UPDATE batch_state SET state = 'failed' WHERE batch_id = 1", "by its attempts"),
@@ -31,8 +30,7 @@ def test_violations_of_damaged_inventory_are_named(database: Database) -> None:
     """An undamaged inventory passes."""
     published, failed, _ = planned(database, 3)
     publish(database, published)
-    with claimed(database, failed) as attempt:
-        database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
+    fail(database, failed)
     check_invariants(database)
     for damage, message in DAMAGE:
         with database.engine.connect() as connection:  # which is rolled back

@@ -24,6 +24,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import insert
 from batch_pipeline_tests.seeds import (
     claimed,
     execute,
+    fail,
     plan,
     planned,
     publish,
@@ -36,12 +37,6 @@ from batch_pipeline_tests.seeds import (
 def _states(database: Database) -> list[str]:
     rows = query(database, "SELECT state FROM batch_pipeline.batch_state ORDER BY batch_id")
     return [state for (state,) in rows]
-
-
-def _fail(database: Database, batch: Batch, *, times: int = 1) -> None:
-    for _ in range(times):
-        with claimed(database, batch) as attempt:
-            database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
 
 
 def _publish(database: Database, attempt: Attempt) -> None:
@@ -121,8 +116,8 @@ def test_cancel_fences_running_attempt(database: Database, rival: Database) -> N
 def test_cancel_job_keeps_published_batches(database: Database) -> None:
     done, failed, dead, running, _ = planned(database, 5)
     publish(database, done)
-    _fail(database, failed)
-    _fail(database, dead, times=3)
+    for batch in (failed, dead, dead, dead):
+        fail(database, batch)
     assert _states(database) == ["published", "failed", "dead", "planned", "planned"]
     with claimed(database, running), claimed(database, done):
         cancelled = database.jobs.cancel("orders")
@@ -165,7 +160,7 @@ def test_retry_reverts_cancellation(database: Database) -> None:
     """Batches with attempts become interrupted, others planned."""
     done, failed, fresh = planned(database, 3)
     publish(database, done)
-    _fail(database, failed)
+    fail(database, failed)
     database.jobs.cancel("orders")
     check_invariants(database)
     assert database.jobs.retry("orders", states=[BatchState.FAILED]) == 0
@@ -230,7 +225,7 @@ def test_ambiguous_list_batches_need_id(database: Database, one: Batch) -> None:
 def test_jobs_reports_states_backlog_and_pause(database: Database, feed: Feed) -> None:
     done, failed, _, _ = planned(database, 4)
     publish(database, done)
-    _fail(database, failed)
+    fail(database, failed)
     feed.acquired()
     database.jobs.pause("import", "disk full")
     first, second = database.jobs.jobs()

@@ -13,12 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import ConflictError, LoadRunningError, TargetFailedError
 from batch_pipeline.model.load import Claim, Loaded, Loading, LoadStatus
 from batch_pipeline_tests.concurrency import eventually, run_python, together
-from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.pipeline.load_fixture import (
     FIRST,
     LEASE,
@@ -30,7 +28,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
     published,
     rows,
 )
-from batch_pipeline_tests.seeds import execute, has_lock_waiters, query
+from batch_pipeline_tests.seeds import execute, has_lock_waiters, planned_backfill, query
 
 CLAIM_AND_DIE = """
 import os, signal, sys
@@ -81,11 +79,8 @@ def test_due_loading_contains_what_a_load_needs(database: Database, tmp_path: Pa
 
 def publish_backfill(database: Database, folder: Path) -> None:
     """Publish the backfill `2023`, which contains the items of the first batch again."""
-    request = Backfill.of_stream(
-        "orders", "2023", Selection(ids=IdRange(first_id=1, last_id=3)), limits(max_count=3)
-    )
-    database.backfills.plan(request, database.meta_table("orders"))
-    publish_file(database, database.batches.batch("orders", BACKFILL), folder)
+    [batch] = planned_backfill(database, ids=IdRange(first_id=1, last_id=3))
+    publish_file(database, batch, folder)
 
 
 @pytest.mark.parametrize("page", [1, 200])
@@ -106,8 +101,7 @@ def test_due_of_several_jobs_is_in_publish_order(
 def test_due_has_item_ids_once_a_backfill_is_published(database: Database, tmp_path: Path) -> None:
     """A killed load may have left the backfill's rows in the target."""
     [first, *_] = published(database, tmp_path, 1)
-    request = Backfill.of_stream("orders", "2022", Selection(), limits())
-    database.backfills.plan(request, database.meta_table("orders"))
+    planned_backfill(database, "2022")
     assert [loading.item_ids for loading in due(database)] == [()]
     load_all(database)
     publish_backfill(database, tmp_path)

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from batch_pipeline.inventory import manifests as module
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.audit import Audit
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus, Batch, IdRange
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
@@ -19,14 +18,23 @@ from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline_tests.factories import (
     encoded,
     item_report,
-    limits,
     part_file,
     record_schema,
     stream,
 )
 from batch_pipeline_tests.inventory.audit_fixture import row_counts
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.seeds import claimed, execute, planned, publish, query, register
+from batch_pipeline_tests.seeds import (
+    claimed,
+    execute,
+    fail,
+    insert_item,
+    planned,
+    planned_backfill,
+    publish,
+    query,
+    register,
+)
 
 TABLES = ("item", "job", "batch", "schema_version", "attempt", "part_file", "attempt_item")
 
@@ -145,8 +153,7 @@ def test_inventory_view_columns(database: Database) -> None:
 
 
 def test_inventory_view_row_of_published_attempt(database: Database, one: Batch) -> None:
-    with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
+    fail(database, one, "line 3 is broken")
     parts = (part_file("b"), part_file("a", records=0))
     publish(database, one, encoded(part_files=parts))
     view = sa.text("SELECT * FROM batch_pipeline.inventory ORDER BY id")
@@ -177,8 +184,7 @@ def test_inventory_view_row_of_published_attempt(database: Database, one: Batch)
 
 def test_history_of_item_lists_all_attempts_of_its_batch(database: Database, one: Batch) -> None:
     """For objects, the version that was read is included."""
-    with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
+    fail(database, one, "line 3 is broken")
     object_read = item_report(2, read=0, written=0, etag="9a0364b9", version="v1")
     publish(database, one, encoded(items=(item_report(1), object_read)))
     failed, succeeded = database.history.of_item(one, 1)
@@ -212,12 +218,6 @@ def test_delete_stream_keeps_other_streams(database: Database) -> None:
     assert [item.id for item in database.meta_table("orders").find("1")] == [1]
 
 
-ROW = (
-    "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-    "VALUES ('orders', :id, 'file:///landing/late.csv', 10, now())"
-)
-
-
 def publish_items(database: Database, batch: Batch) -> list[int]:
     """Publish a batch and return the ids of its items."""
     ids = [item.id for item in database.meta_table("orders").items(batch)]
@@ -245,7 +245,7 @@ def test_item_inserted_below_bookmark_is_in_one_batch_only(database: Database) -
     execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
     assert publish_items(database, first) == [1, 3]
     assert publish_items(database, second) == [4, 5, 6]
-    execute(database, ROW, id=2)
+    insert_item(database, 2)
     result = audit(database)
     assert (result.late.first, result.changed.count) == ((2,), 1)
     late = late_batch(database)
@@ -282,21 +282,11 @@ def test_accepted_change_is_reported_until_republished(database: Database) -> No
     assert row_counts(database) == before
 
 
-def backfill(database: Database, name: str, first_id: int, last_id: int) -> Batch:
-    """Plan a backfill of one batch."""
-    selection = Selection(ids=IdRange(first_id=first_id, last_id=last_id))
-    request = Backfill.of_stream("orders", name, selection, limits(max_count=10))
-    table = database.meta_table("orders")
-    database.backfills.plan(request, table)
-    [status] = database.backfills.statuses(f"orders.{name}", table.name)
-    return status.batch
-
-
 def published_late_batch(database: Database, first: Batch) -> Batch:
     """Publish a batch without its second item, and plan that item as late."""
     execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
     publish_items(database, first)
-    execute(database, ROW, id=2)
+    insert_item(database, 2)
     audit(database)
     return late_batch(database)
 
@@ -318,9 +308,9 @@ def test_published_after_returns_stream_then_late_then_backfills(
     """And in publish order within each job, whichever job is older."""
     monkeypatch.setattr(module, "_PAGE", page)
     first, second, third = planned(database, 3)
-    old = backfill(database, "b", 4, 6)
+    [old] = planned_backfill(database, "b", ids=IdRange(first_id=4, last_id=6))
     late = published_late_batch(database, first)
-    older = backfill(database, "a", 1, 3)
+    [older] = planned_backfill(database, "a", ids=IdRange(first_id=1, last_id=3))
     for batch in (older, old, late, third, second):
         publish(database, batch)
     planned(database, name="clicks")
@@ -342,7 +332,8 @@ def test_published_after_returns_stream_then_late_then_backfills(
 def test_published_after_bookmark_returns_exactly_the_rest(database: Database) -> None:
     first, second = planned(database, 2)
     late = published_late_batch(database, first)
-    for batch in (second, late, backfill(database, "b", 4, 6)):
+    backfill = planned_backfill(database, "b", ids=IdRange(first_id=4, last_id=6))
+    for batch in (second, late, *backfill):
         publish(database, batch)
     sent = list(database.manifests.published_after("orders", {}))
     bookmark = Bookmark()

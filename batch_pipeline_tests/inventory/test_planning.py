@@ -35,7 +35,17 @@ from batch_pipeline_tests.factories import found_file, limits
 from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import delete, insert
-from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register, unplanned
+from batch_pipeline_tests.seeds import (
+    claimed,
+    execute,
+    fail,
+    insert_item,
+    plan,
+    publish,
+    query,
+    register,
+    unplanned,
+)
 
 INSERT_BATCH = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
@@ -49,16 +59,6 @@ def _ranges(batches: Sequence[Batch]) -> list[str]:
 
 def _stored_batches(database: Database, job: str = "orders") -> list[Batch]:
     return [status.batch for status in database.batches.statuses(job)]
-
-
-def _insert_item(database: Database, item_id: int, size_bytes: int = 10) -> None:
-    execute(
-        database,
-        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-        "VALUES ('orders', :id, 'file:///landing/' || :id, :size_bytes, now())",
-        id=item_id,
-        size_bytes=size_bytes,
-    )
 
 
 def _insert_batch(database: Database, **values: Any) -> None:
@@ -80,7 +80,7 @@ def test_plan_tiles_new_ids(database: Database) -> None:
 
 def test_plan_handles_64_bit_ids_and_weights(database: Database) -> None:
     for item_id in (3, 5_000_000_000, MAX_ID - 1, MAX_ID):
-        _insert_item(database, item_id, size_bytes=2**40)
+        insert_item(database, item_id, size_bytes=2**40)
     batches = plan(database, limits(max_weight=2**41))
     assert _ranges(batches) == [f"1..{MAX_ID - 2}", f"{MAX_ID - 1}..{MAX_ID}"]
     assert [batch.weight for batch in batches] == [2**41, 2**41]
@@ -370,8 +370,7 @@ def test_running_published_or_superseded_batch_cannot_be_split(
         with pytest.raises(ConfigurationError, match="an attempt on it is running"):
             split_batch(database.engine, running, table)
         rival.attempts.close_dead("orders")
-    with claimed(database, running) as attempt:
-        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    fail(database, running)
     split_batch(database.engine, running, table)
     with pytest.raises(ConfigurationError, match="superseded already"):
         split_batch(database.engine, running, table)

@@ -20,7 +20,7 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.inventory.logins import database_name
-from batch_pipeline_tests.seeds import claimed, execute, register
+from batch_pipeline_tests.seeds import claimed, execute, fail, register
 
 
 @pytest.fixture
@@ -52,9 +52,7 @@ def samples(collector: InventoryCollector) -> dict[str, float]:
 
 def fail_attempt(harness: DefsHarness, index: int) -> None:
     """Record a failed attempt on a batch."""
-    batch = harness.database.batches.statuses("orders")[index].batch
-    with claimed(harness.database, batch) as attempt:
-        harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    fail(harness.database, harness.database.batches.statuses("orders")[index].batch)
 
 
 def test_scrape_returns_backlog_and_counts_since_the_start(

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from batch_pipeline import acquire_batch, cancel_job, plan_backfill, retry_job
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile
@@ -24,7 +23,7 @@ from batch_pipeline.pipeline.reconcile import reconcile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.verification import manifest_file_problem
 from batch_pipeline_tests.concurrency import run_python, together
-from batch_pipeline_tests.factories import limits, stream
+from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
     MARKS,
@@ -33,7 +32,15 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
     open_garbage_harness,
     paths,
 )
-from batch_pipeline_tests.seeds import LEASE, claimed, execute, has_lock_waiters, planned, query
+from batch_pipeline_tests.seeds import (
+    LEASE,
+    claimed,
+    execute,
+    has_lock_waiters,
+    planned,
+    planned_backfill,
+    query,
+)
 
 HEX = "0123456789abcdef0123456789abcdef"
 
@@ -168,10 +175,8 @@ def test_streams_with_a_common_root_only_delete_their_own_files(
 
 
 def test_files_of_backfills_are_collected_with_their_stream(disk: GarbageHarness) -> None:
-    request = Backfill.of_stream("orders", "2023", Selection(), limits())
-    disk.database.backfills.plan(request, disk.database.meta_table("orders"))
-    [status] = disk.database.backfills.of_all("orders")
-    left = disk.failed(status.batch)
+    [batch] = planned_backfill(disk.database, max_count=10)
+    left = disk.failed(batch)
     disk.age()
     assert sorted(paths(disk.collect())) == sorted(left)
     assert left[0].startswith("orders.2023-")

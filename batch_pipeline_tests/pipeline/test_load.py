@@ -13,8 +13,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.load.postgres import PostgresLoader
-from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import Batch, IdRange
+from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
     ConfigurationError,
     FilesRemovedError,
@@ -31,7 +30,7 @@ from batch_pipeline.model.schema import Column
 from batch_pipeline.pipeline.load import Outcome, load
 from batch_pipeline.storage.verification import content_problem
 from batch_pipeline_tests.concurrency import eventually, is_running, run_python, together
-from batch_pipeline_tests.factories import encoded, item_report, limits
+from batch_pipeline_tests.factories import encoded, item_report
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import lines_file, loader, read
 from batch_pipeline_tests.pipeline.load_fixture import (
@@ -47,7 +46,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
     published,
     rows,
 )
-from batch_pipeline_tests.seeds import ORDER_ID, planned, publish, query
+from batch_pipeline_tests.seeds import ORDER_ID, planned, planned_backfill, publish, query
 
 BACKFILL_LABEL = f"2023:{FIRST}"
 WITH_ITEM_IDS = [ORDER_ID, Column.from_text("_item_id", "integer")]
@@ -77,14 +76,6 @@ for message in messages():
         state = message["value"]
 emit(state)
 """
-
-
-def planned_backfill(database: Database) -> Batch:
-    """Plan the backfill `2023` of the items of the first batch."""
-    ids = IdRange(first_id=1, last_id=3)
-    request = Backfill.of_stream("orders", "2023", Selection(ids=ids), limits(max_count=3))
-    database.backfills.plan(request, database.meta_table("orders"))
-    return database.batches.batch("orders", BACKFILL_LABEL)
 
 
 def process_count(folder: Path) -> int:
@@ -168,7 +159,7 @@ def test_backfill_waits_for_a_failed_batch_of_its_items(
 ) -> None:
     """Otherwise, the batch would replace the newer records of the backfill when it is loaded."""
     published(database, tmp_path)
-    publish_file(database, planned_backfill(database), tmp_path)
+    publish_file(database, planned_backfill(database)[0], tmp_path)
     body = FAILS_AT_FOUR.replace("== 4", f"== {fails_at}")
     outcomes = load_due(load_context(database, tmp_path, body, in_order=in_order))
     assert outcomes == [*zip([FIRST, SECOND, THIRD, BACKFILL_LABEL], expected, strict=True)]
@@ -309,7 +300,7 @@ def publish_around_backfill(database: Database, url: str, folder: Path) -> None:
     publish_file(database, first, folder)
     load_all(database, url, folder)
     database.schemas.widen("orders", WITH_ITEM_IDS, text_source=True)
-    publish_item(database, planned_backfill(database), folder)
+    publish_item(database, planned_backfill(database)[0], folder)
     publish_item(database, first, folder, generation=2)
 
 
@@ -321,7 +312,7 @@ def test_next_generation_after_a_killed_backfill_load_has_no_duplicates(
     database.schemas.widen("orders", WITH_ITEM_IDS, text_source=True)
     publish_item(database, first, tmp_path)
     load_all(database, database_url, tmp_path)
-    publish_item(database, planned_backfill(database), tmp_path)
+    publish_item(database, planned_backfill(database)[0], tmp_path)
     killed = run_python(
         LOAD_POSTGRES, database_url, str(tmp_path), failpoints="load.acknowledged=kill"
     )
@@ -342,7 +333,7 @@ def test_backfill_without_item_ids_is_refused_and_later_batches_are_loaded(
     """Its rows could not be told from those that it replaces."""
     first, second = planned(database, 2)
     publish_file(database, first, tmp_path)
-    publish_file(database, planned_backfill(database), tmp_path)
+    publish_file(database, planned_backfill(database)[0], tmp_path)
     publish_file(database, second, tmp_path)
     outcomes = load_all(database, database_url, tmp_path)
     assert outcome_states(outcomes) == [
@@ -375,7 +366,7 @@ def test_backfill_loaded_before_an_earlier_batch_is_loaded_again_after_it(
     [first] = planned(database)
     database.schemas.widen("orders", WITH_ITEM_IDS, text_source=True)
     publish_item(database, first, tmp_path)
-    publish_item(database, planned_backfill(database), tmp_path)
+    publish_item(database, planned_backfill(database)[0], tmp_path)
     [backfill] = load_all(database, database_url, tmp_path, BACKFILL_LABEL)
     assert backfill.loaded is not None
     if is_killed:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
-from batch_pipeline_tests.seeds import claimed, register
+from batch_pipeline_tests.seeds import fail, register
 
 RUN = (
     "import sys, batch_pipeline.cli as cli\n"
@@ -48,9 +47,7 @@ def _plan(harness: DefsHarness) -> None:
 def _fail(harness: DefsHarness) -> None:
     register(harness.database, 1, first=13)
     _plan(harness)
-    batch = harness.database.batches.statuses("orders")[-1].batch
-    with claimed(harness.database, batch) as attempt:
-        harness.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
+    fail(harness.database, harness.database.batches.statuses("orders")[-1].batch)
 
 
 def _plan_late(harness: DefsHarness) -> None:
