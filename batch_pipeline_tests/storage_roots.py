@@ -1,11 +1,16 @@
 """A folder on a disk or a key prefix in S3, with file operations for tests."""
 
+import gzip
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
-from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.item import LandedFile, modified_at
 from batch_pipeline.model.location import is_object, join_uri, to_path, to_uri
+from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.filesystem import FileSystem, filesystem_of
 from batch_pipeline.storage.part_storage import PartFileStorage
@@ -72,3 +77,17 @@ def content(uri: str) -> bytes:
     """Read a file or an object."""
     with filesystem_of(uri).open(uri) as file:
         return file.read()
+
+
+def records(files: Iterable[PartFile]) -> list[Any]:
+    """Read gzipped JSON lines."""
+    texts = (gzip.decompress(content(part.uri)) for part in files)
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def landed_file(path: Path) -> LandedFile:
+    """Return a file on a disk as a listing describes it."""
+    status = path.stat()
+    return LandedFile(
+        location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
+    )

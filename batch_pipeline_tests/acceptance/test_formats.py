@@ -24,6 +24,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     part_files,
     unaccounted_files,
 )
+from batch_pipeline_tests.encode.landed_files import parquet
 
 RECORDS = [{"id": number, "name": f"Zoë {number}"} for number in range(1, 21)]
 # One encoding of each code path. Other compressions and levels are tested with the writers.
@@ -66,13 +67,6 @@ def jsonl(records: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def parquet(records: list[dict[str, Any]]) -> bytes:
-    """Return records as parquet."""
-    target = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(records), target)
-    return target.getvalue()
-
-
 def avro(records: list[dict[str, Any]]) -> bytes:
     """Return records as avro."""
     target = io.BytesIO()
@@ -94,7 +88,7 @@ def input_files() -> dict[str, bytes]:
         zstandard.compress(jsonl(next(pairs))),
         json.dumps(next(pairs), indent=2).encode(),
         "\n".join(json.dumps(record, indent=2) for record in next(pairs)).encode(),
-        parquet(next(pairs)),
+        parquet(pa.Table.from_pylist(next(pairs))),
         avro(next(pairs)),
         gzip.compress(jsonl(many[:1])) + gzip.compress(jsonl(many[1:])),
     ]

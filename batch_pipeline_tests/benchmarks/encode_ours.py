@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Encoding
-from batch_pipeline.model.item import Item, LandedFile, modified_at
-from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.item import Item
 from batch_pipeline.model.manifest import check_batch_conservation
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import LineageContext
@@ -24,6 +23,7 @@ from batch_pipeline.spark.session import (
     open_session,
 )
 from batch_pipeline.spark.spark_job import warm_up
+from batch_pipeline_tests.storage_roots import landed_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,12 +97,5 @@ def _stream(root: str, encoding: Encoding) -> Stream:
 def items(paths: Sequence[Path]) -> tuple[Item, ...]:
     """Return files as registered items."""
     return tuple(
-        Item(id=number, file=_landed_file(path)) for number, path in enumerate(paths, start=1)
-    )
-
-
-def _landed_file(path: Path) -> LandedFile:
-    facts = path.stat()
-    return LandedFile(
-        location=to_uri(path), size_bytes=facts.st_size, modified_at=modified_at(facts)
+        Item(id=number, file=landed_file(path)) for number, path in enumerate(paths, start=1)
     )

@@ -2,14 +2,12 @@
 
 import bz2
 import gzip
-import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -18,17 +16,12 @@ from batch_pipeline.config.stream_proposal import Proposal, proposal_json, propo
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.planning import Machine
 from batch_pipeline.storage.landing import SourceLanding
+from batch_pipeline_tests.encode.landed_files import parquet
 
 MACHINE = Machine(cores=2, memory_bytes=8 * 2**30)
 CSV = b"order_id,city,price\n1,Cork,9.50\n2,Lagos,12\n"
 JSONL = b'{"id": 1, "name": "Ada"}\n{"id": 2, "name": "Bo"}\n'
-
-
-def parquet() -> bytes:
-    """Return a parquet file with two records."""
-    target = io.BytesIO()
-    pq.write_table(pa.table({"id": [1, 2], "name": ["Ada", "Bo"]}), target)
-    return target.getvalue()
+PARQUET = parquet(pa.table({"id": [1, 2], "name": ["Ada", "Bo"]}))
 
 
 def land(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -79,8 +72,8 @@ def excluded(proposal: Proposal) -> dict[str, str]:
         ("a-1.ndjson.bz2", bz2.compress(JSONL), "jsonl", None),
         ("a-1.json", b'[{"id": 1},\n{"id": 2}]', "json", {"id": "integer"}),
         ("a-1.json", JSONL, "jsonl", None),
-        ("a-1.parquet", parquet(), "parquet", {"id": "integer", "name": "string"}),
-        ("a-1", parquet(), "parquet", None),
+        ("a-1.parquet", PARQUET, "parquet", {"id": "integer", "name": "string"}),
+        ("a-1", PARQUET, "parquet", None),
         ("a-1.dat", CSV, "csv", None),
         ("a-1.txt", b"id;name\n1;Ada\n", "csv", {"id": "integer", "name": "string"}),
     ],

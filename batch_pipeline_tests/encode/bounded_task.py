@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.item import Item, LandedFile, modified_at
-from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.item import Item
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.task_fixture import encode_with_inferred_schema, quarantining_task
+from batch_pipeline_tests.storage_roots import landed_file
 
 
 def peak_mib() -> int:
@@ -24,11 +24,7 @@ def peak_mib() -> int:
 def main(folder: str, source: str, output: str) -> None:
     task = quarantining_task(Path(folder), SourceFormat(source), Format(output))
     path = Path(folder) / "landed"
-    status = path.stat()
-    file = LandedFile(
-        location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
-    )
-    task.items.append(Item(id=1, file=file))
+    task.items.append(Item(id=1, file=landed_file(path)))
     report, _ = encode_with_inferred_schema(task)
     [item] = report.items
     result = {

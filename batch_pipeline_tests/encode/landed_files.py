@@ -19,12 +19,12 @@ from batch_pipeline.encode.chunks import ByteRange, JsonRecords, MalformedRecord
 from batch_pipeline.encode.readers.csv import CsvReader
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline.model.item import LandedFile, modified_at
-from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Stream
 from batch_pipeline.storage.filesystem import FileFacts
 from batch_pipeline_tests import factories
+from batch_pipeline_tests.storage_roots import landed_file
 
 COMMA = CsvOptions()
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
@@ -51,9 +51,7 @@ def landed(folder: Path, data: bytes, name: str = "orders") -> LandedFile:
     """Write a file and return its listing entry."""
     path = folder / name
     path.write_bytes(data)
-    return LandedFile(
-        location=to_uri(path), size_bytes=len(data), modified_at=modified_at(path.stat())
-    )
+    return landed_file(path)
 
 
 def in_memory(data: bytes, stream: Stream = STREAM, part: ByteRange | None = None) -> DecodedFile:
@@ -79,11 +77,16 @@ class InMemoryFile:
         """Do nothing: the bytes do not change."""
 
 
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    """Return a parquet file of a table."""
+    file = BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
 def negative_row_group() -> bytes:
     """Return a damaged parquet file: its row group claims -1 rows."""
-    file = BytesIO()
-    pq.write_table(pa.table({"a": [1.5]}), file)
-    data = file.getvalue()
+    data = parquet(pa.table({"a": [1.5]}))
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")  # of the footer
     for at in range(start, len(data) - 8):
         damaged = data[:at] + b"\1" + data[at + 1 :]  # -1 in the encoding of numbers; 1 is 2

@@ -1,6 +1,5 @@
 """Encode tasks over files in a folder, and readers of their part files with other libraries."""
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 
 from batch_pipeline.encode.task import TaskReport, TaskSpec, encode_items
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.item import Item
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile, check_batch_conservation
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
@@ -20,6 +19,7 @@ from batch_pipeline.model.stream import Source, SourceFormat, Storage
 from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline_tests.factories import CONTEXT, stream
+from batch_pipeline_tests.storage_roots import landed_file
 
 _MAX_PASSES = 4  # as in the encode step
 _TEXT_FORMATS = {SourceFormat.CSV}
@@ -51,10 +51,7 @@ class TaskFixture:
         number = len(self.items) + 1
         path = self.landing / (name or f"orders {number}.dat")
         path.write_bytes(data)
-        file = LandedFile(
-            location=to_uri(path), size_bytes=len(data), modified_at=modified_at(path.stat())
-        )
-        self.items.append(Item(id=number, file=file))
+        self.items.append(Item(id=number, file=landed_file(path)))
         return self.items[-1]
 
     def spec(self, **types: str) -> TaskSpec:
@@ -80,16 +77,6 @@ class TaskFixture:
         """Return the relative paths of all files in the storage."""
         files = (path for path in self.root.rglob("*") if path.is_file())
         return sorted(str(path.relative_to(self.root)) for path in files)
-
-
-def records(files: tuple[PartFile, ...]) -> list[Any]:
-    """Read gzipped JSON lines."""
-    lines = [
-        line
-        for part in files
-        for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines()
-    ]
-    return [json.loads(line) for line in lines]
 
 
 def misfits(report: TaskReport) -> dict[str, str]:

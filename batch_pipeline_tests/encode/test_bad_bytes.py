@@ -16,9 +16,9 @@ from batch_pipeline_tests.encode.task_fixture import (
     encode_with_inferred_schema,
     lines_of,
     quarantining_task,
-    records,
     rows_of,
 )
+from batch_pipeline_tests.storage_roots import records
 
 INVALID_JSON = [
     *(b'{"a":[1,]}', b'{"a":1,}', b'{"a":[,1]}', b"{'a':1}", b"{a:1}", b'{"a"}', b'{"a":}'),

@@ -4,7 +4,6 @@ Every file is encoded by a whole task in its own process, whose peak memory is m
 """
 
 import gzip
-import io
 import json
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from batch_pipeline_tests.encode.landed_files import parquet
 from batch_pipeline_tests.proofs import Figures
 
 MAX_PEAK_MIB = 512
@@ -69,10 +68,7 @@ def test_memory_does_not_grow_with_the_file(
 
 def test_parquet_page_with_false_size_allocates_no_memory(tmp_path: Path) -> None:
     """A damaged page header of a small file claims a size of 1 GiB."""
-    file = io.BytesIO()
-    table = pa.table({"a": [1, 2]})
-    pq.write_table(table, file, compression="none", use_dictionary=False)
-    data = file.getvalue()
+    data = parquet(pa.table({"a": [1, 2]}), compression="none", use_dictionary=False)
     header = data[4:10]
     assert (header[:2], header[2], header[4]) == (b"\x15\x00", 0x15, 0x15)  # sizes of one byte
     large = b"\xfe\xff\xff\xff\x07"  # 2**30 - 1, as a zigzag varint

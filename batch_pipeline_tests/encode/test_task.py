@@ -41,9 +41,9 @@ from batch_pipeline_tests.encode.task_fixture import (
     lines_of,
     misfits,
     quarantining_task,
-    records,
 )
 from batch_pipeline_tests.encode.writers.part_factories import file_size_limit
+from batch_pipeline_tests.storage_roots import records
 
 
 @pytest.fixture

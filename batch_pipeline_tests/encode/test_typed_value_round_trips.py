@@ -9,13 +9,13 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline_tests.encode.landed_files import parquet
 from batch_pipeline_tests.encode.task_fixture import (
     encode_with_inferred_schema,
     fields_of,
@@ -49,12 +49,10 @@ def columns(draw: st.DrawFn, *, avro: bool) -> Columns:
     }
 
 
-def parquet(given_columns: Columns, compression: str) -> bytes:
+def parquet_of(given_columns: Columns, compression: str) -> bytes:
     """Write a parquet file with Arrow, in row groups of four."""
     arrays = {name: pa.array(values, kind.arrow) for name, (kind, values) in given_columns.items()}
-    file = io.BytesIO()
-    pq.write_table(pa.table(arrays), file, compression=compression, row_group_size=4)
-    return file.getvalue()
+    return parquet(pa.table(arrays), compression=compression, row_group_size=4)
 
 
 def avro(given_columns: Columns, codec: str) -> bytes:
@@ -105,7 +103,7 @@ def assert_round_trip(data: bytes, expected: Columns, output: Format) -> None:
 def test_parquet_values_round_trip(
     output: Format, given_columns: Columns, compression: str
 ) -> None:
-    assert_round_trip(parquet(given_columns, compression), given_columns, output)
+    assert_round_trip(parquet_of(given_columns, compression), given_columns, output)
 
 
 @pytest.mark.parametrize("output", Format)

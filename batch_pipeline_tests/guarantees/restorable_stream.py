@@ -3,8 +3,6 @@
 A backup is a copy of the database, which the server creates from a template.
 """
 
-import gzip
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +28,7 @@ from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.regression.golden import TaskEncoder
 from batch_pipeline_tests.seeds import query
-from batch_pipeline_tests.storage_roots import Root, content
+from batch_pipeline_tests.storage_roots import Root, records
 
 _UNPUBLISHED = {"planned", "interrupted", "failed"}
 _TABLES = (
@@ -192,9 +190,7 @@ class Consumer:
             "orders", self.bookmark.numbers, last=self.bookmark.last
         )
         for number, manifest in published:
-            for part in manifest.part_files:
-                lines = gzip.decompress(content(part.uri)).splitlines()
-                self.received += [json.loads(line)["order_id"] for line in lines]
+            self.received += [record["order_id"] for record in records(manifest.part_files)]
             self.bookmark = self.bookmark.after(manifest, number)
 
     def lost(self, last: int) -> int:

@@ -23,7 +23,7 @@ from batch_pipeline.model.errors import (
     SourceUnavailableError,
     StreamFileError,
 )
-from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import S3, Roots, scheme_of, to_location, to_uri
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.schema import Column, RecordSchema
@@ -35,7 +35,7 @@ from batch_pipeline.storage.local import OutsideError, open_within
 from batch_pipeline_tests.factories import CONTEXT, stream
 from batch_pipeline_tests.guarantees.inputs.hostile import SECRET, Exports, count_connections
 from batch_pipeline_tests.proofs import Figures
-from batch_pipeline_tests.storage_roots import content
+from batch_pipeline_tests.storage_roots import content, landed_file
 
 pytestmark = pytest.mark.guarantee("S1")
 
@@ -161,11 +161,8 @@ def test_landed_file_replaced_by_link_is_not_read(exports: Exports) -> None:
         path.write_text("id\npublic\n")
         os.utime(path, (1_700_000_000, 1_700_000_000))
         os.utime(other, (1_700_000_000, 1_700_000_000))
-        status = path.stat()
-        file = LandedFile(
-            location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
-        )
-        assert status.st_size == other.stat().st_size
+        file = landed_file(path)
+        assert file.size_bytes == other.stat().st_size
         (exports.folder / swapped).rename(exports.parent / f"old-{swapped}")
         (exports.folder / swapped).symlink_to(other if swapped == name else other.parent)
         with pytest.raises(BadFileError, match=r"is outside `source\.roots`"):

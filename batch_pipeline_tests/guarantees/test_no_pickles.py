@@ -1,20 +1,18 @@
 """No pickles are written between Dagster steps, and none in parquet files are loaded."""
 
-import io
 import pickle
 from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.encode.readers.parquet import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
-from batch_pipeline_tests.encode.landed_files import STREAM, in_memory
+from batch_pipeline_tests.encode.landed_files import STREAM, in_memory, parquet
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = pytest.mark.guarantee("S1")
@@ -38,10 +36,9 @@ def test_pickled_extension_type_in_parquet_file_is_not_loaded(tmp_path: Path) ->
         b"ARROW:extension:metadata": pickle.dumps(_CreatesFile(sentinel)),
     }
     schema = pa.schema([pa.field("a", pa.int64(), metadata=kind)])
-    sink = io.BytesIO()
-    pq.write_table(pa.table([[1, 2]], schema=schema), sink)
+    data = parquet(pa.table([[1, 2]], schema=schema))
     with suppress(BadFileError):
-        chunks = read_chunks(in_memory(sink.getvalue()), STREAM)
+        chunks = read_chunks(in_memory(data), STREAM)
         assert sum(len(chunk.record_numbers) for chunk in chunks) == 2
     assert not sentinel.exists()
     pickle.loads(kind[b"ARROW:extension:metadata"])  # noqa: S301 - proves that loading has an effect

@@ -4,7 +4,6 @@ The tests know each record of the files, and do not rely on the counts that a ta
 """
 
 import gzip
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from batch_pipeline.model.stream import PartLimits, SourceFormat
 from batch_pipeline_tests.encode.mapping.mapping_factories import mapping
 from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.storage_roots import records
 
 WRITTEN, FILTERED, MALFORMED, UNMAPPABLE = "written", "filtered", "malformed", "unmappable"
 LINES = {
@@ -111,8 +111,7 @@ def written_ids(report: TaskReport) -> Iterator[int]:
         if path.endswith(".parquet"):
             ids = pq.read_table(path)["id"].to_pylist()
         else:
-            lines = gzip.decompress(Path(path).read_bytes()).splitlines()
-            ids = [json.loads(line)["id"] for line in lines]
+            ids = [record["id"] for record in records([part])]
         assert len(ids) == part.records
         yield from ids
 
@@ -120,11 +119,9 @@ def written_ids(report: TaskReport) -> Iterator[int]:
 def quarantined_ids(report: TaskReport, landed: Landed) -> Iterator[int]:
     """Yield the ids of all records in the quarantine files, derived from file and line."""
     has_header = landed.task.stream.source.format is SourceFormat.CSV
-    for part in report.quarantine_files:
-        for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines():
-            bad = json.loads(line)
-            if bad["line"] is not None:  # otherwise a whole file is bad
-                yield landed.first_ids[bad["item_id"] - 1] + bad["line"] - 1 - has_header
+    for bad in records(report.quarantine_files):
+        if bad["line"] is not None:  # otherwise a whole file is bad
+            yield landed.first_ids[bad["item_id"] - 1] + bad["line"] - 1 - has_header
 
 
 def check(landed: Landed) -> Counter[str]:

@@ -1,7 +1,5 @@
 """A landing folder, a storage root and a real encoder."""
 
-import gzip
-import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.model.encode_request import EncodeCallbacks, EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.item import Item
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.planning import Limits
@@ -26,8 +23,9 @@ from batch_pipeline.spark import task_planning
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer
+from batch_pipeline_tests.encode.landed_files import parquet
 from batch_pipeline_tests.factories import CONTEXT
-from batch_pipeline_tests.storage_roots import content
+from batch_pipeline_tests.storage_roots import landed_file
 
 MIB = 2**20
 LARGE_TASKS, LARGE_TASK_RECORDS = 12, 4_000
@@ -102,11 +100,7 @@ class EncodeRun:
 
     def register(self, path: Path) -> None:
         """Add an item for the current state of a file."""
-        status = path.stat()
-        file = LandedFile(
-            location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
-        )
-        self.items.append(Item(id=len(self.items) + 1, file=file))
+        self.items.append(Item(id=len(self.items) + 1, file=landed_file(path)))
 
     def encode(self, **types: str) -> EncodeResult:
         """Encode all files with a schema given as name=type."""
@@ -144,12 +138,6 @@ def names(files: Sequence[PartFile]) -> list[str]:
     return [Path(to_path(part.uri)).name for part in files]
 
 
-def records(files: Sequence[PartFile]) -> list[Any]:
-    """Read gzipped JSON lines."""
-    texts = (gzip.decompress(content(part.uri)) for part in files)
-    return [json.loads(line) for text in texts for line in text.splitlines()]
-
-
 def numbered_jsonl(count: int, text_bytes: int, **changed: str) -> bytes:
     """Return JSON lines with ids from 0; `changed` replaces lines, given as line7=text."""
     lines = {f"line{n}": json.dumps({"id": n, "text": "x" * text_bytes}) for n in range(count)}
@@ -167,6 +155,4 @@ def numbered_parquet(count: int, text_bytes: int) -> bytes:
     """Return a parquet file with ids from 0, in row groups of 200."""
     texts = [f"{number:08d}" * (text_bytes // 8) for number in range(count)]
     table = pa.table({"id": pa.array(range(count)), "text": texts})
-    file = io.BytesIO()
-    pq.write_table(table, file, row_group_size=200, compression="none", use_dictionary=False)
-    return file.getvalue()
+    return parquet(table, row_group_size=200, compression="none", use_dictionary=False)

@@ -25,11 +25,10 @@ from batch_pipeline_tests.spark.encode_fixture import (
     numbered_csv,
     numbered_jsonl,
     numbered_parquet,
-    records,
     set_range_bytes,
 )
 from batch_pipeline_tests.storage.places import between
-from batch_pipeline_tests.storage_roots import Root, new_folder, new_prefix
+from batch_pipeline_tests.storage_roots import Root, new_folder, new_prefix, records
 from batch_pipeline_tests.store_faults import Faults, proxy
 
 MIB = 2**20

@@ -44,9 +44,9 @@ from batch_pipeline_tests.spark.encode_fixture import (
     numbered_csv,
     numbered_jsonl,
     numbered_parquet,
-    records,
     set_range_bytes,
 )
+from batch_pipeline_tests.storage_roots import records
 
 
 def test_parts_and_items_of_several_tasks_are_in_order(run: EncodeRun) -> None:

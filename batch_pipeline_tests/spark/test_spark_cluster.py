@@ -36,8 +36,9 @@ from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageHarness, paths
 from batch_pipeline_tests.seeds import plan, query
 from batch_pipeline_tests.spark import transforms
-from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names
 from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
+from batch_pipeline_tests.storage_roots import records
 
 pytestmark = pytest.mark.long
 

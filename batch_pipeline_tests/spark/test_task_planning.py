@@ -25,6 +25,7 @@ from batch_pipeline.spark.task_planning import (
 )
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.spark.encode_fixture import numbered_csv, set_range_bytes
+from batch_pipeline_tests.storage_roots import landed_file
 
 MIB = 2**20
 LANDED_AT = modified_at(Path(__file__).stat())
@@ -149,11 +150,7 @@ def test_split_files_pins_current_version_of_files_that_can_be_split(
     path = tmp_path / "a.csv"
     path.write_bytes(numbered_csv(3_000, 2**10))
     source = Source(uri=to_uri(tmp_path))
-    known = LandedFile(
-        location=to_uri(path),
-        size_bytes=path.stat().st_size,
-        modified_at=modified_at(path.stat()),
-    )
+    known = landed_file(path)
     for weight, count in ((2 * MIB, 3), (2**40, 11)):
         item = Item(id=1, file=LandedFile(location=known.location), row_weight=weight)
         tasks = split_files([item], stream(source=source))[1]

@@ -32,8 +32,8 @@ from batch_pipeline_tests.spark.encode_fixture import (
     LARGE_SCHEMA,
     EncodeRun,
     each_session,
-    records,
 )
+from batch_pipeline_tests.storage_roots import records
 
 PAGE = "transform_with_pyspark.md"
 

@@ -17,13 +17,12 @@ from batch_pipeline.encode.readers import arrow_values
 from batch_pipeline.encode.readers.parquet import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.record_rules import OnNonfinite
-from batch_pipeline_tests.encode.landed_files import in_memory, negative_row_group, stream_of
-
-
-def parquet(table: pa.Table, **options: Any) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(table, file, **options)
-    return file.getvalue()
+from batch_pipeline_tests.encode.landed_files import (
+    in_memory,
+    negative_row_group,
+    parquet,
+    stream_of,
+)
 
 
 def tables(

@@ -6,7 +6,6 @@ value that it denotes, or is rescued; there the oracle parses texts with the sta
 
 import base64
 import binascii
-import gzip
 import json
 import re
 import zlib
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import RESCUED, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import CsvOptions, SourceFiles, SourceFormat
@@ -37,6 +35,7 @@ from batch_pipeline_tests.encode.task_fixture import (
 from batch_pipeline_tests.guarantees.fuzz import oracles
 from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, FAULTS, Batch, Damage, rarely
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
+from batch_pipeline_tests.storage_roots import records
 
 _LONGEST_REASON = 1_000
 _RAW_BYTES = 60_000  # of a quarantined record; longer ones may be truncated
@@ -51,7 +50,7 @@ class Encoded:
         self.is_text = output is Format.JSONL
         self.lines = lines_of(report) if self.is_text else []
         self.rows = [] if self.is_text else rows_of(report)
-        self.bad = list(_quarantined(report))
+        self.bad = records(report.quarantine_files)
 
     @property
     def records(self) -> list[Any]:
@@ -242,12 +241,6 @@ def _check_typed(expected: list[Any] | None, encoded: Encoded) -> None:
             value, source = actual[column.name], row[column.name]
             is_same = oracles.is_same_typed(value, source, column)
             expect(is_same, column, value, "was", source)
-
-
-def _quarantined(report: TaskReport) -> Iterator[dict[str, Any]]:
-    for part in report.quarantine_files:
-        for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines():
-            yield json.loads(line)
 
 
 _TEXTS = {

@@ -15,12 +15,13 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, item
 from batch_pipeline.model.batch import MAX_ID, Batch, IdRange
 from batch_pipeline.model.failpoint import VARIABLE
-from batch_pipeline.model.item import Item, LandedFile, Registered, modified_at
+from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import NOON, batch, found_file, stream
 from batch_pipeline_tests.seeds import has_lock_waiters, query, register
+from batch_pipeline_tests.storage_roots import landed_file
 
 ALL_ITEMS: Batch = batch(id_range=IdRange(first_id=0, last_id=MAX_ID))
 
@@ -121,12 +122,6 @@ TEN_LINES = b'{"id":1}\n' * 10  # 90 bytes
 def cutter(max_bytes: int) -> ItemCutter:
     """Return a cutter of JSONL files into ranges of at most `max_bytes`."""
     return ItemCutter(stream=STREAM, most_bytes=max_bytes)
-
-
-def landed_file(path: Path) -> LandedFile:
-    """Return a file as a listing describes it."""
-    stat = path.stat()
-    return LandedFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
 
 
 @pytest.fixture

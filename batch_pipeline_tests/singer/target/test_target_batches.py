@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.cli.target import TargetBatchPipeline
@@ -21,6 +19,7 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.singer.parser import MessageError
 from batch_pipeline.singer.target import landing_files
 from batch_pipeline.singer.target.sink import LandingSink
+from batch_pipeline_tests.encode.landed_files import parquet
 from batch_pipeline_tests.singer.target.target_fixture import (
     TargetHome,
     batch,
@@ -150,12 +149,6 @@ _GOOD = b'{"id": 1}\n'
 _PARQUET: dict[str, Any] = {"encoding": {"format": "parquet"}}
 
 
-def _parquet(**columns: list[Any]) -> bytes:
-    target = io.BytesIO()
-    pq.write_table(pa.table(columns), target)
-    return target.getvalue()
-
-
 UNFIT: list[tuple[bytes, dict[str, Any], str]] = [
     (_GOOD, {}, "has compression none, while `encoding.compression` says gzip"),
     (gzip.compress(_GOOD), {"encoding": {"format": "jsonl"}}, "has compression gzip, while"),
@@ -165,7 +158,11 @@ UNFIT: list[tuple[bytes, dict[str, Any], str]] = [
     (b"PAR2", _PARQUET, "is not a parquet file"),
     (b"PAR1 broken PAR1", _PARQUET, "is not a parquet file that can be read"),
     # A column name that is not UTF-8.
-    (_parquet(name=[1]).replace(b"name", b"n\xeame"), _PARQUET, "is not a parquet file that can"),
+    (
+        parquet(pa.table({"name": [1]})).replace(b"name", b"n\xeame"),
+        _PARQUET,
+        "is not a parquet file that can",
+    ),
 ]
 
 
@@ -245,7 +242,7 @@ def test_batch_files_are_copied_if_configured(home: TargetHome) -> None:
 
 def test_batch_of_parquet_is_registered_in_place(home: TargetHome) -> None:
     path = home.root / "a.parquet"
-    path.write_bytes(_parquet(id=[1, 2]))
+    path.write_bytes(parquet(pa.table({"id": [1, 2]})))
     home.run(schema(), batch(str(path), encoding={"format": "parquet", "compression": "gzip"}))
     assert home.files() == [path]
 
@@ -253,7 +250,7 @@ def test_batch_of_parquet_is_registered_in_place(home: TargetHome) -> None:
 def test_batch_of_parquet_is_rewritten_for_jsonl_stream(home: TargetHome) -> None:
     home.write_stream_file("{uri: ./in, format: jsonl}")
     path = home.root / "a.parquet"
-    path.write_bytes(_parquet(id=[1, 2], name=["a", None]))
+    path.write_bytes(parquet(pa.table({"id": [1, 2], "name": ["a", None]})))
     message = batch(str(path), **_PARQUET)
     open_schema = {"properties": {"id": {"type": "integer"}, "name": {"type": ["null", "string"]}}}
     assert home.run(schema(schema=open_schema), message, state(1)) == [{"at": 1}]
