@@ -19,7 +19,7 @@ from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.stream import PartLimits, SourceFormat
-from batch_pipeline_tests.encode.mapping.mapping_factories import mapping
+from batch_pipeline_tests.encode.mapping.test_mapper import mapping
 from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage_roots import records
