@@ -16,13 +16,18 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageHarness
-from batch_pipeline_tests.seeds import claimed, execute, expire, planned, publish, query, statuses
+from batch_pipeline_tests.seeds import (
+    claimed,
+    execute,
+    expire,
+    insert_item,
+    planned,
+    publish,
+    query,
+    statuses,
+)
 
 NIGHT = datetime(2026, 3, 1, 3, 23, tzinfo=UTC)
-LATE = (
-    "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-    "VALUES ('orders', 2, 'file:///landing/late.csv', 10, now())"
-)
 
 
 def garbage(harness: DefsHarness) -> GarbageHarness:
@@ -141,7 +146,7 @@ def test_reconcile_closes_attempts_writes_manifests_and_plans_late_items(
     )
     with claimed(harness.database, second.batch) as attempt:
         expire(harness.database, attempt)
-        execute(harness.database, LATE)
+        insert_item(harness.database, 2)
         metadata = facts(reconciled(harness))
     assert (metadata["attempts_closed"], metadata["pointers_written"]) == (1, 1)
     assert (metadata["batches_audited"], metadata["late"], metadata["refused"]) == (1, 1, 0)
