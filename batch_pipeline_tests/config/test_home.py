@@ -37,10 +37,10 @@ def home(tmp_path: Path) -> Home:
     return Home(path=tmp_path / "some" / "home")
 
 
-def start_holder(home: Home) -> subprocess.Popen[str]:
+def start_holder(home: Home, program: str = HOLD_THE_LOCK) -> subprocess.Popen[str]:
     """Start a second process and wait until it holds the lock."""
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD_THE_LOCK, str(home.path)],
+        [sys.executable, "-c", program, str(home.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -159,19 +159,12 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from batch_pipeline.config.home import Home
 
-CHILD = "import sys; print('child', flush=True); sys.stdin.readline()"
+CHILD = "import sys; print('locked', flush=True); sys.stdin.readline()"
 with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev"):
     {start_child}
     signal.pause()
 """
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program, str(home.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "child\n"
+    parent = start_holder(home, program)
     parent.kill()
     assert parent.wait(timeout=300) == -signal.SIGKILL
     with home.lock("batch-pipeline run"):
