@@ -57,17 +57,6 @@ def test_dagster_files_of_the_project_are_links_to_the_packaged_ones() -> None:
         assert (PACKAGE / "defs/instance" / name).samefile(PROJECT / name)
 
 
-def test_command_line_imports_no_heavy_packages() -> None:
-    script = (
-        "import sys, batch_pipeline.cli;"
-        "print([m for m in ('dagster', 'pyspark', 'pyarrow', 'alembic') if m in sys.modules])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
-
-
 def private_uses(source: str) -> Iterator[str]:
     """Yield the private names of Dagster that Python source uses."""
     for node in ast.walk(ast.parse(source)):

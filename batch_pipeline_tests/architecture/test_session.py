@@ -1,4 +1,4 @@
-"""Test sessions: the number of processes, skipped tests in CI, and examples of property tests."""
+"""Test sessions: skipped tests in CI, and examples of property tests."""
 
 import os
 import subprocess
@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from batch_pipeline_tests.session import pytest_xdist_auto_num_workers
 
 PROJECT = Path(__file__).parents[2]
 FEW = settings(max_examples=20)  # created at import, as in property tests
@@ -23,25 +21,6 @@ def test_that_is_run() -> None:
 def test_that_is_not_run() -> None:
     pass
 """
-
-
-def test_session_of_single_modules_runs_in_this_process(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that `pdb` works."""
-    monkeypatch.setattr(pytestconfig, "args", [__file__, f"{__file__}::test_one"])
-    assert pytest_xdist_auto_num_workers(pytestconfig) == 0
-
-
-def test_session_of_a_folder_has_one_process_per_core_plus_one(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most four; one process works while others wait."""
-    monkeypatch.setattr(pytestconfig, "args", [str(Path(__file__).parent)])
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert pytest_xdist_auto_num_workers(pytestconfig) == 3
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert pytest_xdist_auto_num_workers(pytestconfig) == 4
 
 
 @pytest.mark.parametrize(
