@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import strategies as st
 
 from batch_pipeline_tests.encode import json_strategies
-from batch_pipeline_tests.encode import test_typed_value_round_trips as typed
+from batch_pipeline_tests.encode import test_value_round_trips as typed
 from batch_pipeline_tests.encode import test_value_round_trips as values
 from batch_pipeline_tests.guarantees.fuzz.damage import (
     BYTES,
