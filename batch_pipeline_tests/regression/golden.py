@@ -24,9 +24,12 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.encoder import combine_reports, raise_task_errors
 from batch_pipeline.spark.task_planning import plan_tasks
-from batch_pipeline_tests.regression.stream_inputs import stream_inputs
-from batch_pipeline_tests.regression.text_inputs import Input, text_inputs
-from batch_pipeline_tests.regression.typed_inputs import typed_inputs
+from batch_pipeline_tests.regression.inputs import (
+    Input,
+    stream_inputs,
+    text_inputs,
+    typed_inputs,
+)
 
 # Libraries that write part files or parse values, so that their versions determine the bytes.
 LIBRARIES = ("pyarrow", "isal", "zstandard", "msgspec", "fastavro", "simpleeval", "singer-sdk")

@@ -15,8 +15,8 @@ from batch_pipeline_tests.regression.golden import (
     normalized,
     write_stream,
 )
+from batch_pipeline_tests.regression.inputs import Input
 from batch_pipeline_tests.regression.snapshots import committed, compare
-from batch_pipeline_tests.regression.text_inputs import Input
 
 ON_SPARK = {  # inputs with their encodings
     "csv.ragged": "jsonl-none",
