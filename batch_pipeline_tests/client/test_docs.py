@@ -14,6 +14,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model import errors
 from batch_pipeline.model.filter import Operator
 from batch_pipeline.model.stream import Strategy
+from batch_pipeline_tests.client.client_tables import files
 from batch_pipeline_tests.seeds import execute, query
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/library.md"
@@ -79,18 +80,13 @@ def outcomes(database: Database) -> list[tuple[Any, ...]]:
     )
 
 
-def names(first: int, last: int) -> list[str]:
-    """Return the file names of a range of ids."""
-    return [f"file-{number}" for number in range(first, last + 1)]
-
-
 def test_first_and_incremental_examples_process_all_files(
     page: PageRunner, database: Database
 ) -> None:
-    assert page.names["batch"].items == names(1, 10)
+    assert page.names["batch"].items == files(1, 10)
     assert outcomes(database) == [("orders", 1, 10, "succeeded")]
     page.run("Incremental", "")
-    assert page.loaded_items == names(11, 100)
+    assert page.loaded_items == files(11, 100)
 
 
 def test_error_handling_and_backfill_examples_process_their_selections(
@@ -103,8 +99,8 @@ def test_error_handling_and_backfill_examples_process_their_selections(
     ]
     assert page.names["count"] == 10
     page.run("Backfills", "")
-    assert page.loaded_items[:61] == names(20, 80)
-    assert page.loaded_items[61:] == names(9, 39)
+    assert page.loaded_items[:61] == files(20, 80)
+    assert page.loaded_items[61:] == files(9, 39)
     batches, items, weight, seconds = capsys.readouterr().out.split()[-4:]
     assert (batches, items, weight) == ("4", "31", "3100")
     assert float(seconds) >= 0
@@ -118,13 +114,13 @@ def test_error_handling_and_backfill_examples_process_their_selections(
 
 def test_filter_example_selects_matching_rows(page: PageRunner) -> None:
     page.run("Filters", "")
-    assert page.names["batch"].items == names(2, 100)[::2]
+    assert page.names["batch"].items == files(2, 100)[::2]
 
 
 def test_chained_example_reads_results_in_publication_order(page: PageRunner) -> None:
     page.run("Chained jobs", "")
     assert [name for result in page.merged_results for name in result] == [
-        f"{name}.parquet" for name in names(1, 100)
+        f"{name}.parquet" for name in files(1, 100)
     ]
 
 
