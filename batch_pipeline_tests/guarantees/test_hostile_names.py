@@ -17,8 +17,7 @@ from batch_pipeline.load.tables import MAX_NAME_BYTES, short_name
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline.model.filter import Operator, parse_filter
-from batch_pipeline.model.load import PostgresTarget
-from batch_pipeline.model.schema import Column, RecordSchema
+from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.inputs.hostile import TEXTS, is_text
 from batch_pipeline_tests.inventory.meta_tables.test_user_table import open_user_table
@@ -29,7 +28,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     items_of,
     record_statements,
 )
-from batch_pipeline_tests.load.warehouse import Warehouse
+from batch_pipeline_tests.load.warehouse import APPEND, Warehouse, schema_of
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = pytest.mark.guarantee("S1")
@@ -178,15 +177,14 @@ def test_find_returns_items_with_hostile_locations(
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Iterator[Warehouse]:
     """A warehouse with a table that must not change."""
-    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
-    warehouse = Warehouse(url=empty_database_url, folder=tmp_path, target=target)
+    warehouse = Warehouse(url=empty_database_url, folder=tmp_path, target=APPEND)
     warehouse.execute("CREATE TABLE sentinel AS SELECT 'untouched' AS secret")
     yield warehouse
     assert warehouse.rows("secret", table="sentinel") == [("untouched",)]
 
 
 def columns_of(*names: str) -> RecordSchema:
-    return RecordSchema(tuple(Column.from_text(name, "string") for name in names))
+    return schema_of(*((name, "string") for name in names))
 
 
 def test_record_keys_with_hostile_names_become_columns(

@@ -8,15 +8,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pyarrow as pa
-from hypothesis import strategies as st
 from psycopg import sql
 from pyarrow import orc, parquet
 
@@ -34,21 +32,6 @@ NAME = ("name", "string")
 LINES = Encoding(format=Format.JSONL, compression=Compression.GZIP)
 APPEND = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
 UPSERT = replace(APPEND, mode=WriteMode.UPSERT)
-# Values of each column type that round-trip exactly.
-TYPED: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "integer": st.integers(-(2**63), 2**63 - 1),
-    "decimal(38,19)": st.decimals(-(10**18), 10**18, places=19),
-    "decimal(7,7)": st.decimals("-0.9999999", "0.9999999", places=7),
-    "decimal(9,0)": st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),
-    "number": st.floats(allow_nan=False),
-    "string": st.text(st.characters(codec="utf-8", exclude_characters="\0")),
-    "binary": st.binary(),
-    "date": st.dates(),
-    "time": st.times(),
-    "timestamp": st.datetimes(timezones=st.just(UTC)),
-    "local_timestamp": st.datetimes(),
-}
 
 
 def schema_of(*columns: tuple[str, str]) -> RecordSchema:

@@ -22,7 +22,7 @@ from batch_pipeline.model.errors import (
     TargetFailedError,
 )
 from batch_pipeline.model.failpoint import VARIABLE
-from batch_pipeline.model.load import Loaded, PostgresTarget
+from batch_pipeline.model.load import Loaded
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.record_rules import LineageColumn
@@ -33,6 +33,7 @@ from batch_pipeline_tests.concurrency import eventually, is_running, run_python,
 from batch_pipeline_tests.factories import encoded, item_report
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import lines_file, loader, read
+from batch_pipeline_tests.load.warehouse import APPEND
 from batch_pipeline_tests.pipeline.load_fixture import (
     FIRST,
     LEASE,
@@ -288,8 +289,7 @@ def publish_item(database: Database, batch: Batch, folder: Path, generation: int
 
 def load_all(database: Database, url: str, folder: Path, *only: str) -> list[Outcome]:
     """Run all pending loads, or some, into the table `orders` of the same server."""
-    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
-    with closing(PostgresLoader(target, url, lineage=[LineageColumn.ITEM_ID])) as loader:
+    with closing(PostgresLoader(APPEND, url, lineage=[LineageColumn.ITEM_ID])) as loader:
         context = load_context(database, folder, "", loader=loader)
         return list(load(replace(context, only=only or None)))
 
