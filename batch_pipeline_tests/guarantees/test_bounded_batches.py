@@ -22,6 +22,7 @@ from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
     choose_watermark,
+    cut_all,
     execute,
     insert,
     meta_engine,
@@ -71,12 +72,9 @@ class Case:
         """Cut the table in one pass."""
         return all_cuts(table, self.after, self.high_watermark, self.limits)
 
-    def single_cuts(self, table: ReflectedMetaTable) -> Iterator[Cut]:
+    def single_cuts(self, table: ReflectedMetaTable) -> list[Cut]:
         """Cut one batch at a time, as acquisitions do."""
-        after = self.after
-        while (cut := table.next_cut(after, self.high_watermark, self.limits)) is not None:
-            yield cut
-            after = cut.id_range.last_id
+        return cut_all(table, self.high_watermark, self.limits, after_id=self.after)
 
 
 def cases(number: int) -> Iterator[Case]:
@@ -148,7 +146,7 @@ def test_batches_of_random_tables_match_reference(
         ]
         assert as_plan(cuts) == expected
         if number % 5 == 0:
-            single_cuts = list(case.single_cuts(with_default_weight))
+            single_cuts = case.single_cuts(with_default_weight)
             assert as_plan(single_cuts) == expected
             assert planned_ids(single_cuts) == planned_ids(cuts)
         if number % 5 == 1 or case.first_bad() is not None:
