@@ -26,7 +26,7 @@ from batch_pipeline.pipeline.reconcile import (
 from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.factories import NOON
-from batch_pipeline_tests.regression.golden import TaskEncoder
+from batch_pipeline_tests.regression.golden import TaskEncoder, no_session
 from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage_roots import Root, records
 
@@ -105,7 +105,7 @@ class RestorableStream:
         self.database.batches.plan(table, self.stream.limits, drain=True)
 
     def encode(self, batch: Any) -> Manifest:
-        context = self.pipeline.encode_context(self.stream, _no_session)
+        context = self.pipeline.encode_context(self.stream, no_session)
         context = replace(context, encoder=TaskEncoder())
         return encode(context, batch, run_id="run-1").manifest
 
@@ -196,7 +196,3 @@ class Consumer:
     def lost(self, last: int) -> int:
         """Count the records from 1 to `last` that were not received."""
         return len({*range(1, last + 1)} - {*self.received})
-
-
-def _no_session() -> Any:
-    raise AssertionError("Spark must not be used")

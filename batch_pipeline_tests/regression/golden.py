@@ -174,7 +174,7 @@ def _encoded(pipeline: Pipeline, name: str, folder: Path) -> Iterator[dict[str, 
         pipeline.landing(stream, wait=False).found_files(), cutter=pipeline.cutter(stream)
     )
     pipeline.database.batches.plan(table, stream.limits, drain=True)
-    context = replace(pipeline.encode_context(stream, _no_session), encoder=TaskEncoder())
+    context = replace(pipeline.encode_context(stream, no_session), encoder=TaskEncoder())
     for status in pipeline.database.batches.statuses(name):
         try:
             manifest = encode(context, status.batch, run_id="run-1", now=lambda: _STARTED_AT)
@@ -243,5 +243,6 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _no_session() -> Any:
-    raise AssertionError("no golden file needs Spark")
+def no_session() -> Any:
+    """Fail, because these tests encode without Spark."""
+    raise AssertionError("Spark must not be used")
