@@ -12,7 +12,6 @@ Run `python -m batch_pipeline_tests.benchmarks load [--records 100000] [--files 
 """
 
 import argparse
-import hashlib
 import statistics
 import sys
 import time
@@ -29,7 +28,6 @@ from pyarrow import csv, parquet
 from batch_pipeline.load.tables import TOAST_SETTING
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.load import WriteMode
-from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.benchmarks.load_published import TABLE, load_in_process, loading_of
@@ -44,6 +42,7 @@ from batch_pipeline_tests.benchmarks.workload import (
     Workload,
     generate,
 )
+from batch_pipeline_tests.published_files import described
 
 COPIES = {"copy": sql.SQL(""), "copy-whole": TOAST_SETTING}
 _BLOCK_BYTES = 2**20
@@ -161,12 +160,7 @@ def _schema() -> RecordSchema:
 def _part_files(files: GeneratedFiles) -> Iterator[PartFile]:
     records, count = files.facts.records, len(files.paths)
     for number, path in enumerate(files.paths):
-        yield PartFile(
-            uri=to_uri(path),
-            records=records * (number + 1) // count - records * number // count,
-            size_bytes=path.stat().st_size,
-            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        )
+        yield described(path, records * (number + 1) // count - records * number // count)
 
 
 if __name__ == "__main__":

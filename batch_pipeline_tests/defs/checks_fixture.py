@@ -1,6 +1,5 @@
 """Batches published with files on a disk, and the results of asset checks."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,12 @@ import dagster as dg
 
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.encode_request import Encoded
-from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import encode_result, item_report, record_schema
+from batch_pipeline_tests.published_files import described
 from batch_pipeline_tests.seeds import LEASE
 
 
@@ -91,11 +91,5 @@ def failed(results: dict[str, dg.AssetCheckEvaluation]) -> Sequence[str]:
 def _write_part(harness: DefsHarness, name: str, *, records: int) -> PartFile:
     path = Path(to_path(harness.stream.storage.root)) / name
     path.parent.mkdir(exist_ok=True)
-    data = name.encode().ljust(100 - records, b".") + b"\n" * records
-    path.write_bytes(data)
-    return PartFile(
-        uri=to_uri(path),
-        records=records,
-        size_bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
+    path.write_bytes(name.encode().ljust(100 - records, b".") + b"\n" * records)
+    return described(path, records)

@@ -1,7 +1,6 @@
 """Records of part files: equal in every encoding, and none from bad files."""
 
 import gzip
-import hashlib
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from batch_pipeline_tests.encode.writers.part_factories import (
     typed,
 )
 from batch_pipeline_tests.factories import manifest, part_file
+from batch_pipeline_tests.published_files import described
 
 HEAD = b'{"type":"RECORD","stream":"sales","record":'
 ONE, TWO, THREE = b'{"order_id":1}', b'{"order_id":2}', b'{"order_id":3}'
@@ -56,10 +56,9 @@ def read(one: Manifest, **options: Any) -> list[dict[str, Any]]:
 
 def with_data(one: Manifest, data: bytes) -> Manifest:
     """Replace the bytes of the only file and its size and digest in the manifest."""
-    part_paths(one)[0].write_bytes(data)
-    digest = hashlib.sha256(data).hexdigest()
-    (part,) = one.part_files
-    return replace(one, part_files=(replace(part, size_bytes=len(data), sha256=digest),))
+    (part,), (path,) = one.part_files, part_paths(one)
+    path.write_bytes(data)
+    return replace(one, part_files=(described(path, part.records),))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)

@@ -25,6 +25,7 @@ from batch_pipeline.storage.verification import (
     verify_contents,
 )
 from batch_pipeline_tests.factories import manifest, part_file
+from batch_pipeline_tests.published_files import described
 
 CHECKS = [size_problem, content_problem, verify_contents]
 
@@ -33,8 +34,7 @@ def publish(folder: Path, data: bytes) -> PartFile:
     """Write a file and return its entry in the manifest."""
     path = folder / "orders-0.jsonl"
     path.write_bytes(data)
-    digest = hashlib.sha256(data).hexdigest()
-    return PartFile(uri=to_uri(path), records=1, size_bytes=len(data), sha256=digest)
+    return described(path, 1)
 
 
 def test_changed_byte_is_found_only_by_reading(tmp_path: Path) -> None:
