@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 from psycopg import sql
 
 from batch_pipeline.app import Pipeline
@@ -26,6 +25,7 @@ from batch_pipeline.pipeline.reconcile import (
 from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.factories import NOON
+from batch_pipeline_tests.inventory.logins import database_name, run
 from batch_pipeline_tests.regression.golden import TaskEncoder, no_session
 from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage_roots import Root, records
@@ -113,12 +113,12 @@ class RestorableStream:
         """Copy the database and return the name of the copy."""
         name = f"backup_{uuid4().hex}"
         self._backups.append(name)
-        self._copy(self._database_name, name)
+        self._copy(database_name(self.database_url), name)
         return name
 
     def restore(self, backup: str) -> None:
         """End the process and restore the database."""
-        self._copy(backup, self._database_name)
+        self._copy(backup, database_name(self.database_url))
 
     def discard(self, *, dry_run: bool = False) -> Discarded:
         """Discard the manifests that are unknown to the inventory."""
@@ -133,7 +133,7 @@ class RestorableStream:
     def drop_backups(self) -> None:
         self.close()
         for name in self._backups:
-            self._on_server(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+            run(self.server_url, sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
         """Read all rows of the inventory, without the pauses of jobs."""
@@ -150,20 +150,12 @@ class RestorableStream:
         statement = "SELECT publish_number FROM batch_pipeline.attempt WHERE status = 'succeeded'"
         return sorted(number for (number,) in query(self.database, statement))
 
-    @property
-    def _database_name(self) -> str:
-        return psycopg.conninfo.conninfo_to_dict(self.database_url)["dbname"]  # type: ignore[return-value] # is in the URL
-
     def _copy(self, source: str, target: str) -> None:
         self.close()
         drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(target))
-        self._on_server(drop)
+        run(self.server_url, drop)
         create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
-        self._on_server(create.format(sql.Identifier(target), sql.Identifier(source)))
-
-    def _on_server(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self.server_url, autocommit=True) as connection:
-            connection.execute(statement)
+        run(self.server_url, create.format(sql.Identifier(target), sql.Identifier(source)))
 
 
 @contextmanager
