@@ -3,15 +3,13 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
-from psycopg import sql
 
 from batch_pipeline import client
 from batch_pipeline.inventory import embedded_server
@@ -26,6 +24,7 @@ from batch_pipeline_tests.inventory.logins import (
     database_name,
     logins_to,
     make_logins,
+    run,
 )
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
@@ -87,60 +86,52 @@ def server_url() -> Iterator[str]:
     data = folder / "postgres"
     url = embedded_server.ensure_running(data)
     # Tests kill processes, but never the machine, so nothing has to survive a power failure.
-    _execute(url, sql.SQL("ALTER SYSTEM SET fsync = off"))
-    _execute(url, sql.SQL("ALTER SYSTEM SET full_page_writes = off"))
+    run(url, "ALTER SYSTEM SET fsync = off")
+    run(url, "ALTER SYSTEM SET full_page_writes = off")
     # Autovacuum takes locks and changes plans at any time.
-    _execute(url, sql.SQL("ALTER SYSTEM SET autovacuum = off"))
+    run(url, "ALTER SYSTEM SET autovacuum = off")
     # The write-ahead log may be in memory.
-    _execute(url, sql.SQL("ALTER SYSTEM SET max_wal_size = '256MB'"))
-    _execute(url, sql.SQL("SELECT pg_reload_conf()"))
+    run(url, "ALTER SYSTEM SET max_wal_size = '256MB'")
+    run(url, "SELECT pg_reload_conf()")
     yield url
     embedded_server.release(data)
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
-def template(server_url: str) -> str:
+def template(server_url: str) -> Iterator[str]:
     """Name of a migrated database that tests copy."""
-    name = "template_inventory"
-    _execute(server_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    open_database(_url(server_url, name), migrated=True).close()
-    return name
+    with copied_database(server_url) as url:
+        open_database(url, migrated=True).close()
+        yield database_name(url)
 
 
 @pytest.fixture
 def empty_database_url(server_url: str) -> Iterator[str]:
     """URL of a database without an inventory."""
-    name = f"empty_{uuid4().hex}"
-    _execute(server_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield _url(server_url, name)
-    _execute(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with copied_database(server_url) as url:
+        yield url
 
 
 @pytest.fixture
 def database_url(server_url: str, template: str) -> Iterator[str]:
     """URL of a fresh, migrated inventory."""
-    name = f"test_{uuid4().hex}"
-    create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
-    _execute(server_url, create.format(sql.Identifier(name), sql.Identifier(template)))
-    yield _url(server_url, name)
-    _execute(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with copied_database(server_url, template) as url:
+        yield url
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """A fresh, open inventory."""
-    opened = open_database(database_url, migrated=False)
-    yield opened
-    opened.close()
+    with closing(open_database(database_url, migrated=False)) as opened:
+        yield opened
 
 
 @pytest.fixture
 def rival(database_url: str) -> Iterator[Database]:
     """The same inventory, opened by another client."""
-    opened = open_database(database_url, migrated=False)
-    yield opened
-    opened.close()
+    with closing(open_database(database_url, migrated=False)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -316,12 +307,3 @@ def meta_table(configured: None, database: Database) -> Database:
     """An empty table `meta_table` in the inventory's own database."""
     execute(database.engine, CREATE_META_TABLE)
     return database
-
-
-def _url(server_url: str, name: str) -> str:
-    return server_url.replace("/postgres?", f"/{name}?")
-
-
-def _execute(server_url: str, statement: sql.SQL | sql.Composed) -> None:
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(statement)

@@ -14,10 +14,10 @@ from batch_pipeline_tests.acceptance.sandbox import new_sandbox
 from batch_pipeline_tests.guarantees.soak.load import LOADED, WAREHOUSE
 from batch_pipeline_tests.guarantees.soak.measurements import growth, of_database, of_oldest
 from batch_pipeline_tests.guarantees.soak.soak_run import Pace, Soak, soaked
+from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.proofs import Figures
 
 MINUTES = "BATCH_PIPELINE_TEST_SOAK_MINUTES"
-DATABASE = "soak"
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 ROWS = f"SELECT id FROM {LOADED}"  # noqa: S608 - a constant
 PARTS = ("dev", "daemon", "webserver", "code server", "definitions", "Spark")
@@ -35,10 +35,8 @@ pytestmark = [pytest.mark.guarantee("L1"), pytest.mark.long]
 @pytest.fixture(scope="module")
 def warehouse(server_url: str) -> Iterator[str]:
     """URL of a database on a server that is not killed."""
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {DATABASE}")
-        yield server_url.replace("/postgres?", f"/{DATABASE}?")
-        connection.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with copied_database(server_url) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -71,8 +71,8 @@ def create_login(url: str, name: str, groups: Sequence[str] = (), *, rights: str
 
 
 @contextmanager
-def copied_database(server_url: str, template: str) -> Iterator[str]:
-    """Copy a database for the block and return the copy's URL."""
+def copied_database(server_url: str, template: str = "template1") -> Iterator[str]:
+    """Copy a database for the block, by default an empty one, and return the copy's URL."""
     name = f"copy_{uuid4().hex}"
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
     run(server_url, create.format(sql.Identifier(name), sql.Identifier(template)))
