@@ -1,7 +1,5 @@
 """A real PostgreSQL server for the whole session, and a separate database for each test."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +22,7 @@ from batch_pipeline_tests.inventory.logins import (
     database_name,
     logins_to,
     make_logins,
+    new_data_folder,
     run,
 )
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
@@ -81,21 +80,17 @@ settings.load_profile("usual")
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """URL of an embedded server that ends with the session."""
-    # Not below pytest's own folder: socket paths must be short, and pytest restricts modes there.
-    folder = Path(tempfile.mkdtemp(prefix="bp-"))
-    data = folder / "postgres"
-    url = embedded_server.ensure_running(data)
-    # Tests kill processes, but never the machine, so nothing has to survive a power failure.
-    run(url, "ALTER SYSTEM SET fsync = off")
-    run(url, "ALTER SYSTEM SET full_page_writes = off")
-    # Autovacuum takes locks and changes plans at any time.
-    run(url, "ALTER SYSTEM SET autovacuum = off")
-    # The write-ahead log may be in memory.
-    run(url, "ALTER SYSTEM SET max_wal_size = '256MB'")
-    run(url, "SELECT pg_reload_conf()")
-    yield url
-    embedded_server.release(data)
-    shutil.rmtree(folder)
+    with new_data_folder() as data:
+        url = embedded_server.ensure_running(data)
+        # Tests kill processes, but never the machine, so nothing has to survive a power failure.
+        run(url, "ALTER SYSTEM SET fsync = off")
+        run(url, "ALTER SYSTEM SET full_page_writes = off")
+        # Autovacuum takes locks and changes plans at any time.
+        run(url, "ALTER SYSTEM SET autovacuum = off")
+        # The write-ahead log may be in memory.
+        run(url, "ALTER SYSTEM SET max_wal_size = '256MB'")
+        run(url, "SELECT pg_reload_conf()")
+        yield url
 
 
 @pytest.fixture(scope="session")

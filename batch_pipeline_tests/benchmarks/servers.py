@@ -1,10 +1,7 @@
 """A temporary Postgres server for a benchmark, with its default flushing."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psycopg
 from psycopg import sql
@@ -12,36 +9,26 @@ from psycopg import sql
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline_tests.benchmarks.wide_records import CHECKED
 from batch_pipeline_tests.benchmarks.workload import Facts
+from batch_pipeline_tests.inventory.logins import copied_database, new_data_folder, run
 
 
 @contextmanager
 def server(**settings: str) -> Iterator[str]:
     """Start an embedded server with some settings and yield its URL."""
-    folder = Path(tempfile.mkdtemp(prefix="bp-"))
-    data = folder / "postgres"
-    url = embedded_server.ensure_running(data)
-    try:
-        with psycopg.connect(url, autocommit=True) as connection:
-            for name, value in settings.items():
-                connection.execute(f"ALTER SYSTEM SET {name} = {value}")
-            connection.execute("SELECT pg_reload_conf()")
+    with new_data_folder() as data:
+        url = embedded_server.ensure_running(data)
+        for name, value in settings.items():
+            run(url, f"ALTER SYSTEM SET {name} = {value}")
+        run(url, "SELECT pg_reload_conf()")
         yield url
-    finally:
-        embedded_server.release(data)
-        shutil.rmtree(folder)
 
 
 @contextmanager
 def database(server_url: str) -> Iterator[str]:
     """Create an empty database after a checkpoint and yield its URL."""
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE warehouse")
-        connection.execute("CHECKPOINT")
-    try:
-        yield server_url.replace("/postgres?", "/warehouse?")
-    finally:
-        with psycopg.connect(server_url, autocommit=True) as connection:
-            connection.execute("DROP DATABASE warehouse WITH (FORCE)")
+    with copied_database(server_url) as url:
+        run(server_url, "CHECKPOINT")
+        yield url
 
 
 def check_table(url: str, table: str, facts: Facts) -> None:

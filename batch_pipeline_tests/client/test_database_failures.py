@@ -1,9 +1,7 @@
 """The library during changes, locks and outages of databases: clear errors, no batch lost."""
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
@@ -33,6 +31,7 @@ from batch_pipeline_tests.client.client_tables import (
     fill_evenly,
 )
 from batch_pipeline_tests.concurrency import eventually, together
+from batch_pipeline_tests.inventory.logins import new_data_folder
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
 from batch_pipeline_tests.seeds import claimed, limit_lock_waits, planned, query
 from batch_pipeline_tests.seeds import execute as run
@@ -70,10 +69,8 @@ def engine(request: pytest.FixtureRequest, ten_files: Database) -> sa.Engine:
 @pytest.fixture(scope="module")
 def data_folder() -> Iterator[Path]:
     """The data folder of a second server."""
-    folder = Path(tempfile.mkdtemp(prefix="bp-"))
-    yield folder / "postgres"
-    embedded_server.release(folder / "postgres")
-    shutil.rmtree(folder)
+    with new_data_folder() as data:
+        yield data
 
 
 @pytest.fixture

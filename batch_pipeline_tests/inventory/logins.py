@@ -1,5 +1,7 @@
-"""Logins of the group roles, and databases in which these groups have their rights."""
+"""Servers and databases of tests, and logins of the group roles with their rights."""
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
+from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.database import Database, open_database
 
 ROLES_FILE = Path(str(files("batch_pipeline.inventory") / "roles.sql"))
@@ -68,6 +71,18 @@ def create_login(url: str, name: str, groups: Sequence[str] = (), *, rights: str
     for group in groups:
         grant = sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(name))
         run(url, grant)
+
+
+@contextmanager
+def new_data_folder() -> Iterator[Path]:
+    """Yield the data folder of an embedded server that does not run yet; end it afterwards."""
+    # Not below pytest's own folder: socket paths must be short, and pytest restricts modes there.
+    folder = Path(tempfile.mkdtemp(prefix="bp-"))
+    try:
+        yield folder / "postgres"
+    finally:
+        embedded_server.release(folder / "postgres")
+        shutil.rmtree(folder)
 
 
 @contextmanager

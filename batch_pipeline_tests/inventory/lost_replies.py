@@ -5,14 +5,13 @@ receive the reply.
 """
 
 import select
-import shutil
 import socket
 import socketserver
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import sqlalchemy as sa
 
@@ -77,12 +76,12 @@ class _Connection(socketserver.BaseRequestHandler):
 def losing_replies(url: str) -> Iterator[tuple[str, LostReplies]]:
     """Run the proxy for the block; yield the URL to connect to and the proxy."""
     real = sa.make_url(url)
-    folder = Path(tempfile.mkdtemp(prefix="bp-"))  # socket paths are short
     host = real.query["host"]
     assert isinstance(host, str)
-    with LostReplies(Path(host) / f".s.PGSQL.{real.port or 5432}", folder) as replies:
+    server = Path(host) / f".s.PGSQL.{real.port or 5432}"
+    # Socket paths are short.
+    with TemporaryDirectory(prefix="bp-") as folder, LostReplies(server, Path(folder)) as replies:
         threading.Thread(target=replies.serve_forever, args=(_POLL_SECONDS,)).start()
-        proxied = real.update_query_dict({"host": str(folder)})
+        proxied = real.update_query_dict({"host": folder})
         yield proxied.render_as_string(hide_password=False), replies
         replies.shutdown()
-    shutil.rmtree(folder)

@@ -5,8 +5,6 @@ rows up to the high watermark, and a second bookmark at `max(id)` shows what wou
 """
 
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.inventory.logins import new_data_folder, run
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
@@ -67,15 +66,11 @@ PATIENCE_SECONDS = 300.0
 @pytest.fixture(scope="module")
 def two_phase_folder() -> Iterator[Path]:
     """The data folder of a running server that allows two-phase commit."""
-    folder = Path(tempfile.mkdtemp(prefix="bp-"))
-    data = folder / "postgres"
-    with psycopg.connect(embedded_server.ensure_running(data), autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET max_prepared_transactions = 64")
-    embedded_server.release(data)
-    embedded_server.ensure_running(data)
-    yield data
-    embedded_server.release(data)
-    shutil.rmtree(folder)
+    with new_data_folder() as data:
+        run(embedded_server.ensure_running(data), "ALTER SYSTEM SET max_prepared_transactions = 64")
+        embedded_server.release(data)
+        embedded_server.ensure_running(data)
+        yield data
 
 
 @pytest.fixture
