@@ -23,6 +23,7 @@ from batch_pipeline_tests.storage_roots import landed_file
 
 _MAX_PASSES = 4  # as in the encode step
 _TEXT_FORMATS = {SourceFormat.CSV}
+_EMPTY = RecordSchema()
 ENCODINGS = {
     Format.JSONL: Encoding(format=Format.JSONL, compression=Compression.NONE),
     Format.PARQUET: Encoding(format=Format.PARQUET, compression=Compression.SNAPPY),
@@ -102,9 +103,10 @@ def quarantining_task(folder: Path, source: SourceFormat, output: Format) -> Tas
     return task
 
 
-def encode_with_inferred_schema(task: TaskFixture) -> tuple[TaskReport, RecordSchema]:
-    """Encode with an empty schema and widen it until all records fit."""
-    schema = RecordSchema()
+def encode_with_inferred_schema(
+    task: TaskFixture, schema: RecordSchema = _EMPTY
+) -> tuple[TaskReport, RecordSchema]:
+    """Encode with a schema, by default an empty one, and widen it until all records fit."""
     for number in range(_MAX_PASSES):
         types = {column.name: column.type_text for column in schema.columns}
         report = task.encode(execution=f"{number:08x}", **types)

@@ -23,7 +23,6 @@ from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.record_rules import RESCUED, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import CsvOptions, SourceFiles, SourceFormat
-from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline_tests.encode.task_fixture import (
     ENCODINGS,
     TaskFixture,
@@ -278,7 +277,6 @@ _FORMS = {
 }
 _PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?|true|false")
 _FRACTION = re.compile(r"\.([0-9]+)")
-_MAX_ATTEMPTS = 4
 
 
 def _cell(text: str, fault: Damage[bytes] | None) -> str:
@@ -354,7 +352,7 @@ def open_declared(folder: Path) -> Check:
             schema=rules,
         )
         with landed(task, data):
-            report, schema = _encode_with_widening(task, is_csv=is_csv)
+            report, schema = encode_with_inferred_schema(task, _DECLARED)
             if report.items[0].bad_file is not None or report.bad_records:
                 return Outcome.REFUSED
             if output is Format.JSONL:
@@ -365,18 +363,6 @@ def open_declared(folder: Path) -> Check:
             return Outcome.READ
 
     return check
-
-
-def _encode_with_widening(task: TaskFixture, *, is_csv: bool) -> tuple[TaskReport, RecordSchema]:
-    schema = _DECLARED
-    for encode_attempt in range(_MAX_ATTEMPTS):
-        types = {column.name: column.type_text for column in schema.columns}
-        report = task.encode(execution=f"{encode_attempt:08x}", **types)
-        if not report.misfits:
-            return report, schema
-        misfits = merge_misfits([report], schema, text_source=is_csv)
-        schema = schema.widened([misfit.column for misfit in misfits], text_source=is_csv)
-    raise AssertionError(f"the schema does not fit yet: {schema.to_json()}")
 
 
 def _check_declared(data: bytes, records: list[Any], schema: RecordSchema, *, is_csv: bool) -> None:
