@@ -26,8 +26,7 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.location import to_path, to_uri
-from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Storage, Stream
+from batch_pipeline.model.stream import Arrivals, KeyOrder, Source
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
@@ -38,10 +37,10 @@ from batch_pipeline_tests.benchmarks.servers import server
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
     CONVERSIONS,
-    JSONL_GZIP,
     Workload,
     generate,
 )
+from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.object_store import ENDPOINT, ObjectStore, open_store
 
 
@@ -159,10 +158,9 @@ def poll_bucket(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
     with server() as url:
         database = open_database(url, migrated=True)
         for name, arrivals in (("every key", Arrivals()), ("ascending", ASCENDING)):
-            landing = PolledLanding(
-                SourceLanding(stream=_stream(name.replace(" ", "_"), bucket, arrivals)),
-                limit=100_000,
-            )
+            source = Source(uri=f"s3://{bucket}/in", arrivals=arrivals)
+            polled = stream(name=name.replace(" ", "_"), source=source)
+            landing = PolledLanding(SourceLanding(stream=polled), limit=100_000)
             yield from _polls(landing, database, name, keys, rounds)
         database.close()
 
@@ -200,16 +198,6 @@ def _fill(bucket: str, keys: int) -> None:
     with ThreadPoolExecutor(8) as threads:
         for _ in threads.map(put, range(keys)):
             pass
-
-
-def _stream(name: str, bucket: str, arrivals: Arrivals) -> Stream:
-    return Stream(
-        name=name,
-        source=Source(uri=f"s3://{bucket}/in", arrivals=arrivals),
-        limits=Limits(max_weight=1, max_count=1),
-        encoding=JSONL_GZIP,
-        storage=Storage(root=f"s3://{bucket}/out"),
-    )
 
 
 if __name__ == "__main__":

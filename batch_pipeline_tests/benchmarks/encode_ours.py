@@ -12,7 +12,6 @@ from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.manifest import check_batch_conservation
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import LineageContext
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
@@ -23,6 +22,7 @@ from batch_pipeline.spark.session import (
     open_session,
 )
 from batch_pipeline.spark.spark_job import warm_up
+from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.storage_roots import landed_file
 
 if TYPE_CHECKING:
@@ -85,13 +85,8 @@ def open_encoder() -> Iterator[ProductEncoder]:
 
 
 def _stream(root: str, encoding: Encoding) -> Stream:
-    return Stream(
-        name="wide",
-        source=Source(uri=root),
-        limits=Limits(max_weight=1, max_count=1),
-        encoding=encoding,
-        storage=Storage(root=root),
-    )
+    source, storage = Source(uri=root), Storage(root=root)
+    return stream(source=source, encoding=encoding, storage=storage, key_properties=())
 
 
 def items(paths: Sequence[Path]) -> tuple[Item, ...]:
