@@ -17,7 +17,7 @@ from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import Column, RecordSchema
-from batch_pipeline_tests.factories import item_report
+from batch_pipeline_tests.factories import encode_result, item_report
 
 JSONL = Encoding(format=Format.JSONL, compression=Compression.GZIP)
 PARQUET = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
@@ -69,11 +69,4 @@ class RecordEncoder:
             for item in request.items
         ]
         reports[0] = replace(reports[0], read=len(records), written=len(records))
-        return EncodeResult(
-            part_files=(part,) if records else (),
-            quarantine_files=(),
-            items=tuple(reports),
-            misfits=(),
-            bad_records=(),
-            text_source=True,
-        )
+        return encode_result(part_files=(part,) if records else (), items=tuple(reports))
