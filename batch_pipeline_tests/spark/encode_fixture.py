@@ -12,11 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.model.encode_request import EncodeCallbacks, EncodeRequest, EncodeResult
-from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline.spark import task_planning
@@ -24,7 +22,7 @@ from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.encode.landed_files import parquet
-from batch_pipeline_tests.factories import CONTEXT
+from batch_pipeline_tests.factories import CONTEXT, stream
 from batch_pipeline_tests.storage_roots import landed_file
 
 MIB = 2**20
@@ -80,12 +78,10 @@ class EncodeRun:
         self.session = session
         self.items: list[Item] = []
         self.watch = EncodeCallbacks()
-        self.stream = Stream(
-            name="orders",
+        self.stream = stream(
             source=Source(uri=to_uri(self.landing)),
-            limits=Limits(max_weight=1, max_count=1),
-            encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
             storage=Storage(root=to_uri(self.root), prefix="p-"),
+            key_properties=(),
         )
 
     def configure(self, **changes: Any) -> None:

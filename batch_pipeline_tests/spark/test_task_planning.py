@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import ByteRange
-from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.stream import CsvOptions, Source
@@ -23,22 +23,16 @@ from batch_pipeline.spark.task_planning import (
     plan_tasks,
     split_files,
 )
-from batch_pipeline_tests.factories import stream
+from batch_pipeline_tests.factories import item, stream
 from batch_pipeline_tests.spark.encode_fixture import numbered_csv, set_range_bytes
 from batch_pipeline_tests.storage_roots import landed_file
 
 MIB = 2**20
-LANDED_AT = modified_at(Path(__file__).stat())
 
 
 def items_of(*weights: int, ending: str = "csv") -> list[Item]:
     return [
-        Item(
-            id=number,
-            file=LandedFile(
-                location=f"file:///in/{number}.{ending}", size_bytes=weight, modified_at=LANDED_AT
-            ),
-        )
+        item(number, location=f"file:///in/{number}.{ending}", size_bytes=weight)
         for number, weight in enumerate(weights)
     ]
 
