@@ -1,6 +1,7 @@
 """Encode tasks over files in a folder, and readers of their part files with other libraries."""
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile, check_batch_conservation
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.model.stream import Source, SourceFormat, Storage
+from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
 from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline_tests.factories import CONTEXT, stream
@@ -30,6 +31,20 @@ ENCODINGS = {
     Format.ARROW: Encoding(format=Format.ARROW, compression=Compression.NONE),
     Format.ORC: Encoding(format=Format.ORC, compression=Compression.ZSTD),
 }
+
+
+def task_spec(
+    stream: Stream, items: Iterable[Item], types: Mapping[str, str], *, number: int = 0
+) -> TaskSpec:
+    """Return a task that encodes items with a schema given as name=type."""
+    return TaskSpec(
+        number=number,
+        stem="orders-1",
+        stream=stream,
+        schema=RecordSchema.from_json(list(types.items())),
+        items=tuple(items),
+        context=CONTEXT,
+    )
 
 
 class TaskFixture:
@@ -57,14 +72,7 @@ class TaskFixture:
 
     def spec(self, **types: str) -> TaskSpec:
         """Return the task that encodes all files with a schema given as name=type."""
-        return TaskSpec(
-            number=0,
-            stem="orders-1",
-            stream=self.stream,
-            schema=RecordSchema.from_json(list(types.items())),
-            items=tuple(self.items),
-            context=CONTEXT,
-        )
+        return task_spec(self.stream, self.items, types)
 
     def encode(self, *, execution: str = "00c0ffee", **types: str) -> TaskReport:
         """Encode all files with a schema given as name=type and check record conservation."""

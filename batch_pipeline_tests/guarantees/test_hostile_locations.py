@@ -15,7 +15,7 @@ import pytest
 
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.task import TaskReport, TaskSpec, run_tasks
+from batch_pipeline.encode.task import TaskReport, run_tasks
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import (
     BadFileError,
@@ -26,13 +26,13 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import S3, Roots, scheme_of, to_location, to_uri
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream, TableSource
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
 from batch_pipeline.singer.target.batches import locate
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.local import OutsideError, open_within
-from batch_pipeline_tests.factories import CONTEXT, stream
+from batch_pipeline_tests.encode.task_fixture import task_spec
+from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.guarantees.inputs.hostile import SECRET, Exports, count_connections
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage_roots import content, landed_file
@@ -110,17 +110,11 @@ def test_encode_task_quarantines_files_outside_roots(
     for text in hostile:
         with suppress(InvalidValueError):
             locations.append(to_location(text))
-    spec = TaskSpec(
-        number=0,
-        stem="orders-1",
-        stream=orders,
-        schema=RecordSchema((Column.from_text("id", "string"),)),
-        items=tuple(
-            Item(id=number, file=LandedFile(location=location), row_weight=1)
-            for number, location in enumerate(locations)
-        ),
-        context=CONTEXT,
+    items = (
+        Item(id=number, file=LandedFile(location=location), row_weight=1)
+        for number, location in enumerate(locations)
     )
+    spec = task_spec(orders, items, {"id": "string"})
     request = pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(spec)])], ["spec"])
     [response] = run_tasks(iter([request]))
     report = msgspec.json.decode(response.column("report")[0].as_py(), type=TaskReport)

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.encode.task import TaskReport, TaskSpec, encode_items
+from batch_pipeline.encode.task import TaskReport, encode_items
 from batch_pipeline.model.encoding import Encoding
-from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.task_planning import TaskInput, plan_tasks
 from batch_pipeline_tests.acceptance.sandbox import program_output
-from batch_pipeline_tests.encode.task_fixture import TaskFixture
-from batch_pipeline_tests.factories import CONTEXT
+from batch_pipeline_tests.encode.task_fixture import TaskFixture, task_spec
 from batch_pipeline_tests.guarantees.encode_again import ENCODINGS, TYPES, content, facts_of
 from batch_pipeline_tests.proofs import Figures
 
@@ -41,14 +39,7 @@ RUNNERS: tuple[Runner, ...] = (
 def encoded(stream: Stream, inputs: Sequence[TaskInput], run_tasks: Runner) -> list[Part]:
     """Run the tasks in some order, and return all part files in the order of the records."""
     specs = [
-        TaskSpec(
-            number=number,
-            stem="orders-1",
-            stream=stream,
-            schema=RecordSchema.from_json(list(TYPES.items())),
-            items=task_input.items,
-            context=CONTEXT,
-        )
+        task_spec(stream, task_input.items, TYPES, number=number)
         for number, task_input in enumerate(inputs)
     ]
     execution = f"{RUNNERS.index(run_tasks):08x}"

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from batch_pipeline.encode.task import TaskReport, TaskSpec, encode_items
+from batch_pipeline.encode.task import TaskReport, encode_items
 from batch_pipeline.model.item import Item, LandedFile
-from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline.storage import s3_client
-from batch_pipeline_tests.factories import CONTEXT
+from batch_pipeline_tests.encode.task_fixture import task_spec
 from batch_pipeline_tests.storage_roots import Root
 
 
@@ -43,13 +42,5 @@ def between(stream: Stream, landing: Root, storage: Root, **changes: Any) -> Str
 
 def task(stream: Stream, files: Iterable[LandedFile], **types: str) -> TaskReport:
     """Run one encode task for files numbered from 1, with a schema given as name=type."""
-    items = tuple(Item(id=number, file=file) for number, file in enumerate(files, 1))
-    spec = TaskSpec(
-        number=0,
-        stem="orders-1",
-        stream=stream,
-        schema=RecordSchema.from_json(list(types.items())),
-        items=items,
-        context=CONTEXT,
-    )
-    return encode_items(spec, execution="00c0ffee")
+    items = (Item(id=number, file=file) for number, file in enumerate(files, 1))
+    return encode_items(task_spec(stream, items, types), execution="00c0ffee")
