@@ -11,6 +11,7 @@ from batch_pipeline.defs.partition_sync import PartitionSync, SyncPlan
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
+from batch_pipeline_tests.factories import found_file
 from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
 from batch_pipeline_tests.seeds import claimed, execute, publish
 
@@ -172,13 +173,8 @@ def test_partitions_per_tick_are_bounded(
 
 def _land(harness: DefsHarness, *, up_to: int) -> None:
     """Register items that each fill a batch."""
-    execute(
-        harness.database,
-        "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
-        "SELECT 'orders', n, 'file:///landing/' || n, 2048, now() "
-        "FROM generate_series(13, :last) n",
-        last=up_to,
-    )
+    files = [found_file(number, size_bytes=2048) for number in range(13, up_to + 1)]
+    harness.database.meta_table("orders").register(files)
 
 
 def _diff(harness: DefsHarness, sync: PartitionSync) -> SyncPlan:
