@@ -1,6 +1,7 @@
 """Values for tests: readable defaults, and overrides for what a test needs."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -138,3 +139,12 @@ def manifest(**overrides: Any) -> Manifest:
         "records_quarantined": 0,
     }
     return Manifest(**(fields | overrides))
+
+
+def environment_of(folder: Path, inventory: str) -> dict[str, str]:
+    """Return the variables of a home and streams in a folder, and of an inventory."""
+    return {
+        "BATCH_PIPELINE_HOME": str(folder / "home"),
+        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": inventory,
+    }

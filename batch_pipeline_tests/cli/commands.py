@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
+from batch_pipeline_tests.factories import environment_of
 
 Run = Callable[..., Result]
 
@@ -34,12 +35,7 @@ def write_stream(
 
 def make_runner(folder: Path, inventory: str, *command: str, **environment: str) -> Run:
     """Return a function that runs commands, or one command, on a home and its streams."""
-    variables = {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": inventory,
-        **environment,
-    }
+    variables = environment_of(folder, inventory) | environment
     return lambda *arguments, **extra: CliRunner().invoke(
         cli, [*command, *arguments], env=variables | extra
     )

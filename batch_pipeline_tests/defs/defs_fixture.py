@@ -10,7 +10,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-import yaml
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
@@ -20,7 +19,8 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import IdRange, late_key
 from batch_pipeline.model.stream import Automation, Stream
-from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.cli import commands
+from batch_pipeline_tests.factories import environment_of, limits
 from batch_pipeline_tests.seeds import ORDER_ID, execute, plan, planned_backfill, query, register
 
 _LATE = (
@@ -204,11 +204,7 @@ def start_run(
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str) -> dict[str, str]:
     """Set the variables of a home, a streams folder and an inventory, and return them."""
-    environment = {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": url,
-    }
+    environment = environment_of(folder, url)
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
     return environment
@@ -221,20 +217,16 @@ def write_stream(
     landing = folder / "landing" / name
     if not uri:
         landing.mkdir(parents=True)
-    attributes: dict[str, Any] = {
-        "stream": name,
-        "source": {"uri": uri or str(landing), "format": "csv"},
-        "batch": {"max_weight": "1KiB", "max_count": 3},
-        "encoding": {"format": "jsonl", "compression": "gzip"},
-        "storage": {"root": str(folder / "batches")},
-        "dagster": {"partitions_per_run": 2, "runs_at_once": 3, "backfills": True},
-        "targets": dict(targets or {}),
-    }
-    path = folder / "streams" / name / "defs.yaml"
-    path.parent.mkdir(parents=True)
-    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return commands.write_stream(
+        folder,
+        name,
+        {"uri": uri or str(landing), "format": "csv"},
+        batch={"max_weight": "1KiB", "max_count": 3},
+        encoding={"format": "jsonl", "compression": "gzip"},
+        storage={"root": str(folder / "batches")},
+        dagster={"partitions_per_run": 2, "runs_at_once": 3, "backfills": True},
+        targets=dict(targets or {}),
+    )
 
 
 def ranges(requests: Sequence[dg.RunRequest] | None) -> list[tuple[str, str]]:

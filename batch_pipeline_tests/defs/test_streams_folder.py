@@ -12,6 +12,7 @@ import pytest
 from batch_pipeline import build_definitions, describe_stream
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.acceptance.sandbox import program_output
+from batch_pipeline_tests.factories import environment_of
 
 LOAD = dedent("""
     import sys, warnings
@@ -55,10 +56,9 @@ def test_loading_streams_opens_nothing(tmp_path: Path) -> None:
     for name in ("orders", "refunds"):
         write(tmp_path / "streams", name)
     nowhere = "postgresql://user@127.0.0.1:1/none"
-    environment = os.environ | {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": nowhere,
+    environment = {
+        **os.environ,
+        **environment_of(tmp_path, nowhere),
         "BATCH_PIPELINE_META_CONN": nowhere,
         "BATCH_PIPELINE_SPARK_REMOTE": "sc://127.0.0.1:1",
         "PYTHONPATH": os.pathsep.join(sys.path),

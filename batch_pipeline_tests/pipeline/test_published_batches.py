@@ -31,7 +31,7 @@ from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches, _to_pandas
 from batch_pipeline_tests.defs.defs_fixture import write_stream
 from batch_pipeline_tests.docs.pages import blocks
-from batch_pipeline_tests.factories import limits, stream
+from batch_pipeline_tests.factories import environment_of, limits, stream
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.pipeline.attempt_fixture import open_harness
 from batch_pipeline_tests.published_files import PARQUET, RecordEncoder, schema_of
@@ -287,11 +287,7 @@ def parquet_files(published: PublishedStream, database_url: str, tmp_path: Path)
         published.encode(batch, number)
     published.encode(published.batches[0], 7)
     write_stream(tmp_path, "orders")
-    return {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-    }
+    return environment_of(tmp_path, database_url)
 
 
 def test_files_command_lists_the_current_files(parquet_files: dict[str, str]) -> None:

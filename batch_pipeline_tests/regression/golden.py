@@ -24,6 +24,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.encoder import combine_reports, raise_task_errors
 from batch_pipeline.spark.task_planning import plan_tasks
+from batch_pipeline_tests.factories import environment_of
 from batch_pipeline_tests.regression.inputs import (
     Input,
     stream_inputs,
@@ -108,15 +109,6 @@ def golden_entries(
             for name in streams
             for number, entry in enumerate(_encoded(pipeline, name, folder), 1)
         }
-
-
-def environment_of(folder: Path, database_url: str) -> dict[str, str]:
-    """Return the variables of a home in a folder."""
-    return {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-    }
 
 
 def write_stream(folder: Path, name: str, input_: Input, encoding: str) -> None:

@@ -30,6 +30,7 @@ from batch_pipeline.cli import cli
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance
+from batch_pipeline_tests.factories import environment_of
 from batch_pipeline_tests.regression.snapshots import DATA
 from batch_pipeline_tests.singer.tap.tap_fixture import printed, signals_restored
 
@@ -125,12 +126,7 @@ def restore(folder: Path, url: str) -> Home:
     for path in folder.glob("landing/*/*"):
         os.utime(path, (_LANDED_AT, _LANDED_AT))
     restore_database(url, folder)
-    environment = {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": url,
-        "WAREHOUSE_URL": url,
-    }
+    environment = {**environment_of(folder, url), "WAREHOUSE_URL": url}
     return Home(folder=folder, url=url, environment=environment)
 
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
+from batch_pipeline_tests.factories import environment_of
 from batch_pipeline_tests.regression.golden import (
     entry_of,
-    environment_of,
     inputs,
     normalized,
     write_stream,

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.model.location import to_path
+from batch_pipeline_tests.factories import environment_of
 from batch_pipeline_tests.singer.tap.tap_fixture import signals_restored
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
@@ -70,11 +71,7 @@ class TargetHome:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            "BATCH_PIPELINE_HOME": str(self.root / "home"),
-            "BATCH_PIPELINE_STREAMS": str(self.root / "streams"),
-            "BATCH_PIPELINE_INVENTORY_CONN": self.database_url,
-        }
+        return environment_of(self.root, self.database_url)
 
     def run(self, *messages: dict[str, Any] | bytes, **config: Any) -> list[Any]:
         """Send messages to the target and return the printed STATEs."""
