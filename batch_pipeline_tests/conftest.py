@@ -15,7 +15,7 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.storage import s3_client
-from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE
+from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE, fill_evenly
 from batch_pipeline_tests.inventory.logins import (
     Logins,
     copied_database,
@@ -302,3 +302,17 @@ def meta_table(configured: None, database: Database) -> Database:
     """An empty table `meta_table` in the inventory's own database."""
     execute(database.engine, CREATE_META_TABLE)
     return database
+
+
+@pytest.fixture
+def ten_files(meta_table: Database) -> Database:
+    """Ten files of 10 MiB."""
+    fill_evenly(meta_table.engine, 10)
+    return meta_table
+
+
+@pytest.fixture
+def hundred_files(meta_table: Database) -> Database:
+    """A hundred files of 10 MiB."""
+    fill_evenly(meta_table.engine, 100)
+    return meta_table

@@ -64,13 +64,6 @@ SELECT max(last_id) FROM batch_pipeline.bookmark JOIN batch_pipeline.job ON id =
 """
 
 
-@pytest.fixture
-def ten_files(meta_table: Database) -> Database:
-    """Ten files in the meta table, none of them acquired."""
-    fill_evenly(meta_table.engine, 10)
-    return meta_table
-
-
 def test_downstream_reads_results_in_publish_order(ten_files: Database) -> None:
     """Not in the order of acquisition."""
     first, second, third = (acquired("up", batch_count=2) for _ in range(3))
