@@ -48,9 +48,9 @@ def run_json(run: Run, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def invoke(*words: str) -> Result:
-    """Run a command in the environment of this process."""
-    return CliRunner().invoke(cli, words)
+def invoke(*words: str, **options: Any) -> Result:
+    """Run a command in the environment of this process; `options` are those of Click."""
+    return CliRunner().invoke(cli, words, **options)
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], *streams: str) -> str:

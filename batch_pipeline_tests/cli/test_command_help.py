@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 import batch_pipeline
 from batch_pipeline.cli import COMMANDS, SECTIONS, cli, console
@@ -48,7 +47,7 @@ def options(name: str) -> list[click.Option]:
 
 def help_of(*words: str) -> str:
     """Return the help of a command as printed on a terminal of 80 columns."""
-    result = CliRunner().invoke(cli, [*words, "-h"], terminal_width=80)
+    result = invoke(*words, "-h", terminal_width=80)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -128,7 +127,7 @@ def test_shared_options_have_the_same_help_in_all_commands() -> None:
     ],
 )
 def test_usage_error_suggests_the_correct_usage(words: list[str], message: str) -> None:
-    result = CliRunner().invoke(cli, words)
+    result = invoke(*words)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
 

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.errors import ConfigurationError, SettingError
 from batch_pipeline.storage import s3_client
-from batch_pipeline_tests.cli.commands import Run
+from batch_pipeline_tests.cli.commands import Run, invoke
 
 CSV = b"sale_id,amount\n1,9.90\n2,1.50\n"
 
@@ -43,10 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "shop").mkdir()
     monkeypatch.chdir(tmp_path / "shop")
 
-    def invoke(*arguments: str) -> Result:
-        return CliRunner().invoke(cli, ["init", *arguments])
-
-    return invoke
+    return lambda *arguments: invoke("init", *arguments)
 
 
 def test_init_writes_a_project_and_prints_next_steps(run: Run, landing: Path) -> None:

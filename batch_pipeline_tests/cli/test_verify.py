@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.defs.checks_fixture import path_of, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import execute
@@ -18,7 +18,7 @@ from batch_pipeline_tests.store_faults import Faults
 
 def run(*words: str) -> Result:
     """Run the command."""
-    return CliRunner().invoke(cli, ["verify", *words])
+    return invoke("verify", *words)
 
 
 def checks_of(*words: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli import cli
 from batch_pipeline.cli.tap import BatchPipelineTap, main
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
@@ -21,6 +20,7 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.singer.messages import JSON_SCHEMA
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, program_output
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.conformance.rules import Producer, broken_resume, broken_rules, parsed
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import copied_database
@@ -126,7 +126,7 @@ def test_command_follows_all_rules_and_resumes_with_the_remaining_batches(
 
 
 def test_messages_command_sends_the_newest_generation_of_all_jobs(home: Sandbox) -> None:
-    result = CliRunner().invoke(cli, ["messages", "orders"], env=home.environment)
+    result = invoke("messages", "orders", env=home.environment)
     sent = parsed(result.stdout_bytes.splitlines(), "BATCH")
     keys = [(batch["job"], batch["batch_id"][-3:], batch["generation"]) for batch in sent]
     assert keys == [

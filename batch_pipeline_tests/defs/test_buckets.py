@@ -6,11 +6,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner
 from dagster_aws.s3 import S3Resource
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli import cli
 from batch_pipeline.cli.run import report_failures
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
@@ -23,6 +21,7 @@ from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3FileSystem
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.defs.defs_fixture import empty_instance, set_environment, write_stream
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding
 
@@ -107,7 +106,7 @@ def test_invalid_key_does_not_stop_other_keys(
 ) -> None:
     """The materialization of the asset reports it, and `plan` after registering the others."""
     landing.put("in/0.csv#bytes=0-9")
-    result = CliRunner().invoke(cli, ["plan", "orders", "--json"])
+    result = invoke("plan", "orders", "--json")
     assert '"items_registered": 2' in result.output
     assert result.exit_code == 1
     assert "was not registered: its key" in " ".join(result.stderr.split())

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     OLDER,
@@ -29,6 +27,7 @@ from batch_pipeline.pipeline.reconcile import (
     find_unknown_manifests,
 )
 from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.cli.commands import Run, invoke
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.restorable_stream import (
@@ -46,7 +45,6 @@ UNKNOWN_MANIFEST = "orders-00000091-00000092.g1.json"
 COUNTS = """
 SELECT (SELECT count(*) FROM batch_pipeline.batch), (SELECT count(*) FROM batch_pipeline.attempt)
 """
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -328,7 +326,7 @@ def test_interrupted_discard_can_be_repeated(
 @pytest.fixture
 def run(restored: RestorableStream) -> Run:
     """The command line, with the settings of the restored stream."""
-    return lambda *words: CliRunner().invoke(cli, words, env=restored.environment)
+    return lambda *words: invoke(*words, env=restored.environment)
 
 
 @pytest.fixture
@@ -430,8 +428,8 @@ def test_reconcile_discard_replaces_foreign_manifest_file(
 
 
 def test_reconcile_refuses_options_that_were_removed_or_lack_discard() -> None:
-    assert CliRunner().invoke(cli, ["reconcile", "--dry-run"]).exit_code == 2
-    result = CliRunner().invoke(cli, ["reconcile", "orders", "--adopt"])
+    assert invoke("reconcile", "--dry-run").exit_code == 2
+    result = invoke("reconcile", "orders", "--adopt")
     assert result.exit_code == 2
     message = " ".join(result.stderr.split())
     assert (

@@ -13,16 +13,15 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 from psycopg.errors import InsufficientPrivilege, InvalidSchemaName
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.migrate import REVISION
 from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.audit_fixture import Feed
@@ -181,14 +180,14 @@ def test_reader_can_run_read_only_commands(
         "verify orders",
         "plan orders --dry-run",
     ):
-        ended = CliRunner().invoke(cli, command.split(), env=variables)
+        ended = invoke(*command.split(), env=variables)
         assert "permission denied" not in ended.output, command
         assert not isinstance(ended.exception, Exception), (command, ended.exception)
 
 
 @pytest.mark.parametrize("options", [["--roles", "orders"], ["--print"]])
 def test_removed_migrate_option_names_replacement(options: list[str]) -> None:
-    result = CliRunner().invoke(cli, ["migrate", *options])
+    result = invoke("migrate", *options)
     assert result.exit_code == 2
     assert "was removed. After `batch-pipeline migrate`, let an administrator run" in result.output
     assert f"psql -v ON_ERROR_STOP=1 -f {ROLES_FILE} DATABASE" in result.output

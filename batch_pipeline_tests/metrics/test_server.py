@@ -9,14 +9,13 @@ from urllib.request import urlopen
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 from psycopg import sql
 
-from batch_pipeline.cli import cli
 from batch_pipeline.metrics import InventoryCollector
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.job import JobKind
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.inventory.logins import database_name
@@ -151,7 +150,7 @@ def test_unreachable_inventory_serves_up_0_only(
 
 
 def test_unusable_host_exits_with_code_1(harness: DefsHarness) -> None:
-    ended = CliRunner().invoke(cli, ["metrics", "--host", "a..b", "--port", "0"])
+    ended = invoke("metrics", "--host", "a..b", "--port", "0")
     assert isinstance(ended.exception, InvalidValueError)
     assert "--host and --port is 'a..b:0'" in str(ended.exception)
 
@@ -159,7 +158,7 @@ def test_unusable_host_exits_with_code_1(harness: DefsHarness) -> None:
 def test_port_in_use_exits_with_code_1(harness: DefsHarness) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = CliRunner().invoke(cli, ["metrics", "--port", str(port)])
+        ended = invoke("metrics", "--port", str(port))
     assert ended.exit_code == 1
     assert f"127.0.0.1:{port}" in str(ended.exception)
 

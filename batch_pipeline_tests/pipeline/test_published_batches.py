@@ -13,10 +13,8 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory import manifests
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.manifests import Manifests
@@ -29,6 +27,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches, _to_pandas
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.defs.defs_fixture import write_stream
 from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.factories import environment_of, limits, stream
@@ -291,11 +290,11 @@ def parquet_files(published: PublishedStream, database_url: str, tmp_path: Path)
 
 
 def test_files_command_lists_the_current_files(parquet_files: dict[str, str]) -> None:
-    listed = CliRunner().invoke(cli, ["files", "orders"], env=parquet_files)
+    listed = invoke("files", "orders", env=parquet_files)
     assert listed.exit_code == 0, listed.output
     paths = listed.stdout.splitlines()
     assert polars.read_parquet(paths)["id"].to_list() == [1, 2, 7]
-    as_json = CliRunner().invoke(cli, ["files", "orders", "--json"], env=parquet_files)
+    as_json = invoke("files", "orders", "--json", env=parquet_files)
     values = json.loads(as_json.stdout)
     assert [to_path(file["uri"]) for file in values["files"]] == paths
     assert [file["generation"] for file in values["files"]] == [1, 1, 2]

@@ -23,13 +23,13 @@ from typing import Any
 
 import dagster as dg
 import psycopg
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli import cli
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.factories import environment_of
 from batch_pipeline_tests.regression.snapshots import DATA
 from batch_pipeline_tests.singer.tap.tap_fixture import printed, signals_restored
@@ -53,7 +53,7 @@ class Home:
 
     def run(self, *words: str) -> Result:
         """Run a command."""
-        return CliRunner().invoke(cli, [*words])
+        return invoke(*words)
 
     def run_ok(self, *words: str) -> str:
         """Run a command, assert that it succeeds, and return its output."""

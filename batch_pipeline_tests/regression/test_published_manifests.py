@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from batch_pipeline.cli import cli
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.factories import environment_of
 from batch_pipeline_tests.regression.golden import (
     entry_of,
@@ -45,7 +44,7 @@ def test_run_on_spark_publishes_the_golden_files(
         monkeypatch.setenv(variable, text)
     monkeypatch.setenv("BATCH_PIPELINE_SPARK_REMOTE", warm_spark)
 
-    result = CliRunner().invoke(cli, ["run", "--json"])
+    result = invoke("run", "--json")
 
     assert result.exit_code == 0, result.output
     published = {

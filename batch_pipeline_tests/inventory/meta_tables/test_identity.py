@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner
 
 import batch_pipeline
 from batch_pipeline import (
@@ -24,7 +23,6 @@ from batch_pipeline import (
     resume_job,
     retry_job,
 )
-from batch_pipeline.cli import cli
 from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
@@ -38,6 +36,7 @@ from batch_pipeline.model.errors import (
     UnknownJobError,
 )
 from batch_pipeline.model.stream import TableSource
+from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.client.client_tables import (
     COLUMNS,
     CREATE_META_TABLE,
@@ -315,7 +314,7 @@ def test_any_spelling_of_table_name_finds_job(known_job: Database) -> None:
     environment = {"BATCH_PIPELINE_INVENTORY_CONN": url}
     for command in ("pause", "list", "resume", "retry", "cancel"):
         words = ["jobs", command, "known", "--meta-table", spelled]
-        done = CliRunner().invoke(cli, words, env=environment)
+        done = invoke(*words, env=environment)
         assert done.exit_code == 0, done.output
 
 
