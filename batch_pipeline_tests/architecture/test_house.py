@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from dagster._annotations import is_public
 
 import batch_pipeline
+from batch_pipeline_tests.acceptance.sandbox import program_output, run_program
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = Path(batch_pipeline.__file__).parent
@@ -41,8 +41,7 @@ def test_tour_names_every_step_of_the_lifecycle_and_existing_paths() -> None:
 
 def test_layers_import_only_lower_layers() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
-    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    program_output(*command, cwd=PROJECT)
 
 
 def test_version_is_that_of_the_project_and_has_its_changes_listed() -> None:
@@ -103,9 +102,7 @@ def test_other_series_of_dagster_is_refused() -> None:
         "metadata.version = lambda name: '1.14.2' if name == 'dagster' else version(name)\n"
         "import batch_pipeline.defs.instance.storage"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    result = run_program(sys.executable, "-c", script)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].endswith(
         "ConfigurationError: Dagster 1.14.2 is installed; batch-pipeline uses parts of Dagster "

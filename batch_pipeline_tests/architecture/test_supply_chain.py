@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import tomllib
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from batch_pipeline_tests.acceptance.sandbox import CompletedCommand, run_program
 
 PROJECT = Path(__file__).parents[2]
 ADVISORY = {
@@ -56,7 +57,7 @@ def advisories(*vulnerable: str) -> Iterator[str]:
         thread.join()
 
 
-def audit(service: str, cache: Path) -> "subprocess.CompletedProcess[str]":
+def audit(service: str, cache: Path) -> CompletedCommand:
     """Run the audit with this service as the only reachable one."""
     variables = {
         "AUDIT_SERVICE": service,
@@ -67,13 +68,7 @@ def audit(service: str, cache: Path) -> "subprocess.CompletedProcess[str]":
     }
     # If uv runs pytest, it sets this variable.
     uv = [os.environ["UV"]] if "UV" in os.environ else [sys.executable, "-m", "uv"]
-    return subprocess.run(
-        [PROJECT / ".ci/audit", *uv],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(PROJECT / ".ci/audit", *uv, env=os.environ | variables)
 
 
 @pytest.mark.parametrize(

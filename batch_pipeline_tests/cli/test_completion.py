@@ -1,7 +1,6 @@
 """Shell completion, which reads the command line from variables and prints lines."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from click.shell_completion import get_completion_class
 
 from batch_pipeline.cli import COMMANDS, cli
 from batch_pipeline.cli.options import VARIABLE
+from batch_pipeline_tests.acceptance.sandbox import program_output, run_program
 from batch_pipeline_tests.docs.pages import blocks
 
 HEAVY = ("alembic", "dagster", "psycopg", "pyarrow", "pyspark", "sqlalchemy")
@@ -112,9 +112,7 @@ def test_completion_imports_no_heavy_packages() -> None:
         "from batch_pipeline.cli import main\n"
         "main()\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    result = run_program(sys.executable, "-c", script)
     assert result.stdout == "plain,orders\nplain,order_lines\n"
     assert (result.returncode, result.stderr) == (0, "[]\n")
 
@@ -142,11 +140,9 @@ def test_lines_of_the_page_complete_commands(
     monkeypatch.setenv("PATH", os.pathsep.join(programs))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".config/fish/completions").mkdir(parents=True)
-    subprocess.run(["/bin/bash", "-e", "-c", script], check=True)
-    shown = subprocess.run(
-        ["/bin/bash", "-c", ASK_BASH], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert shown.stdout.splitlines() == [
+    program_output("/bin/bash", "-e", "-c", script)
+    shown = program_output("/bin/bash", "-c", ASK_BASH, cwd=tmp_path)
+    assert shown.splitlines() == [
         "complete -o nosort -F _batch_pipeline_completion batch-pipeline",
         "status",
         "",

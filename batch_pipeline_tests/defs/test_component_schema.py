@@ -1,6 +1,5 @@
 """Schema and name of the component, which Dagster's tools read without loading it."""
 
-import subprocess
 import sys
 from typing import Any
 
@@ -9,6 +8,7 @@ from jsonschema import Draft202012Validator
 
 from batch_pipeline.config.stream_attributes import StreamAttributes
 from batch_pipeline.defs.component import UncheckedAttributes
+from batch_pipeline_tests.acceptance.sandbox import program_output
 
 
 def _attributes(**more: Any) -> dict[str, Any]:
@@ -61,7 +61,4 @@ def test_package_lists_the_component_without_importing_dagster() -> None:
         "print('BatchStream' in dir(b), 'build_definitions' in dir(b),"
         "[m for m in ('dagster', 'pyspark', 'pyarrow', 'sqlalchemy') if m in sys.modules])"
     )
-    completed = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout == "True True []\n"
+    assert program_output(sys.executable, "-c", script) == "True True []\n"

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,6 +20,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.migrate import REVISION
 from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline.model.filter import Condition, Operator
+from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.cli.commands import invoke
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import limits
@@ -103,14 +103,8 @@ def test_documented_commands_grant_the_same(
         run_roles_file(database_url)
         granted = query(database, PRIVILEGES)
         run(database_url, "GRANT DELETE ON batch_pipeline.item TO bp_worker, PUBLIC")
-        result = subprocess.run(
-            ["/bin/bash", "-e", "-c", script.replace("DATABASE", f"'{database_url}'")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
+        words = "/bin/bash", "-e", "-c", script.replace("DATABASE", f"'{database_url}'")
+        program_output(*words, cwd=tmp_path)
         assert query(database, PRIVILEGES) == granted
     [create_roles] = re.findall(r"^```sql\n(.+?)^```", page, re.MULTILINE | re.DOTALL)
     with psycopg.connect(database_url) as connection:

@@ -1,6 +1,5 @@
 """Detecting pending work; `run` without pending work does not import Dagster."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
+from batch_pipeline_tests.acceptance.sandbox import run_program
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import fail, register
@@ -109,9 +109,7 @@ def test_unpublished_items_and_batches_are_work(
 
 
 def test_run_without_work_imports_neither_dagster_nor_spark(harness: DefsHarness) -> None:
-    completed = subprocess.run(
-        [sys.executable, "-c", RUN], capture_output=True, text=True, check=False
-    )
+    completed = run_program(sys.executable, "-c", RUN)
     assert "nothing left to encode" in completed.stdout, completed.stderr
     assert completed.stdout.endswith("code 0\n[]\n")
 
