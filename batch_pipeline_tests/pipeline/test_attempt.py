@@ -410,8 +410,9 @@ def change_stream(harness: EncodeHarness, **attributes: Any) -> None:
 
 
 def create_schema(harness: EncodeHarness, *columns: Column) -> None:
-    """Create the first schema version."""
+    """Create the first schema version, as a published batch does."""
     harness.database.schemas.widen("orders", columns, text_source=True)
+    execute(harness.database, "UPDATE batch_pipeline.job SET publish_count = 1")
 
 
 def test_schema_changes_are_recorded_with_their_first_record(harness: EncodeHarness) -> None:
@@ -511,6 +512,24 @@ def test_first_batch_defines_the_schema_under_every_evolution_rule(
         Evolution.RESCUE: (Column(name=RESCUED, type=ColumnType.STRING), ID),
     }[evolution]
     assert first.schema == RecordSchema(added)
+
+
+@pytest.mark.parametrize("evolution", [Evolution.FAIL, Evolution.RESCUE])
+def test_first_batch_defines_the_schema_after_an_attempt_that_failed_behind_its_sample(
+    harness: EncodeHarness, evolution: Evolution
+) -> None:
+    change_stream(harness, schema=SchemaRules(evolution=evolution))
+    harness.encoder.script = [{"misfits": (misfit(ID),)}, UNREACHABLE]
+    with pytest.raises(DatabaseUnreachableError):
+        harness.encode()
+    harness.encoder.script = [{"misfits": (misfit(PRICE),)}, {}]
+
+    manifest = harness.encode()
+
+    assert {request.stream.schema.evolution for request in harness.encoder.requests} == {
+        Evolution.ADD
+    }
+    assert manifest.schema.columns[-2:] == (ID, PRICE)
 
 
 def test_declared_schema_is_version_1_and_applies_to_the_first_batch(

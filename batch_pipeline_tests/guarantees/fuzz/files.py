@@ -16,7 +16,6 @@ import zstandard
 from hypothesis import strategies as st
 
 from batch_pipeline_tests.encode import json_strategies
-from batch_pipeline_tests.encode import test_value_round_trips as typed
 from batch_pipeline_tests.encode import test_value_round_trips as values
 from batch_pipeline_tests.guarantees.fuzz.damage import (
     BYTES,
@@ -131,8 +130,8 @@ COMPRESSED = variants(
 
 # Columns
 
-_COLUMNS = typed.columns(avro=False)
-PARQUET_FILES = st.builds(typed.parquet, _COLUMNS, st.sampled_from(("none", "snappy", "zstd")))
+_COLUMNS = values.columns(avro=False)
+PARQUET_FILES = st.builds(values.parquet_of, _COLUMNS, st.sampled_from(("none", "snappy", "zstd")))
 
 
 def _footer_start(data: bytes) -> int:
@@ -157,7 +156,7 @@ PARQUET_DAMAGES: st.SearchStrategy[Damage[bytes]] = st.one_of(
 PARQUET = variants(few(PARQUET_FILES), PARQUET_DAMAGES, UNCHANGED)
 
 
-def _arrow(columns: typed.Columns, is_file: bool) -> bytes:
+def _arrow(columns: values.Columns, is_file: bool) -> bytes:
     arrays = {name: pa.array(some, kind.arrow) for name, (kind, some) in columns.items()}
     table = pa.table(arrays)
     file = io.BytesIO()
@@ -181,8 +180,8 @@ class _Avro:
     records: bytes
 
 
-def _avro(columns: typed.Columns) -> _Avro:
-    block: Any = next(iter(fastavro.block_reader(io.BytesIO(typed.avro(columns, "null")))))
+def _avro(columns: values.Columns) -> _Avro:
+    block: Any = next(iter(fastavro.block_reader(io.BytesIO(values.avro(columns, "null")))))
     return _Avro(
         schema=json.dumps(block.writer_schema).encode(),
         count=block.num_records,
@@ -248,4 +247,4 @@ _CONTAINERS = choices(
     in_block=rarely(6, FAULTS),
     in_file=rarely(6, FAULTS),
 )
-AVRO = variants(few(st.builds(_avro, typed.columns(avro=True))), _AVRO_DAMAGES, _CONTAINERS)
+AVRO = variants(few(st.builds(_avro, values.columns(avro=True))), _AVRO_DAMAGES, _CONTAINERS)
