@@ -145,18 +145,19 @@ def _encoding_asset(asset: PartitionedAsset, description: str) -> dg.AssetsDefin
     )
     def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         pipeline: Pipeline = context.resources.batch_pipeline.pipeline
-        engine = engine_factory(
-            stream,
-            getattr(context.resources, spark_key),
-            pipeline.spark,
-            is_retry=context.retry_number > 0,
-        )
         try:
+            database = pipeline.database  # before a retry opens Spark
+            engine = engine_factory(
+                stream,
+                getattr(context.resources, spark_key),
+                pipeline.spark,
+                is_retry=context.retry_number > 0,
+            )
             encode_context = pipeline.encode_context(stream, engine)
         except PipelineError as error:
             raise infrastructure_failure(context, error) from error
         with Materializations(context) as published:
-            failures = encode_partitions(published, encode_context, pipeline.database, asset)
+            failures = encode_partitions(published, encode_context, database, asset)
             blocking = evaluate_run_checks(context, pipeline, AssetChecks.of_batches(asset))
             raise_failures(failures, len(context.partition_keys))
             published.check_downstream(blocking)

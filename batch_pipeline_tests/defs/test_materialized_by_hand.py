@@ -1,5 +1,7 @@
 """Manually materialized partitions: split batches, unknown keys, keys of another asset."""
 
+from typing import Any
+
 import dagster as dg
 import pytest
 
@@ -49,6 +51,8 @@ def test_unreachable_inventory_is_retried(
     harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that begins in an outage is no worse off than one that meets it later."""
+    opened: list[Any] = []
+    monkeypatch.setattr("batch_pipeline.defs.resources.open_engine", opened.append)
     monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://127.0.0.1:9/inventory")
     job = harness.definitions.resolve_job_def(harness.batches.job)
@@ -57,6 +61,7 @@ def test_unreachable_inventory_is_retried(
     )
     assert [event.event_type_value for event in result.all_events].count("STEP_RESTARTED") == 3
     assert "cannot be reached" in harness.tick_run_ends()
+    assert opened == []  # retries open Spark once the inventory is reachable
 
 
 def test_split_backfill_batch_lists_its_live_parts(harness: DefsHarness) -> None:
