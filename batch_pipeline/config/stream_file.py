@@ -26,6 +26,7 @@ from batch_pipeline.model.errors import (
     InvalidValueError,
     StreamFileError,
     closest,
+    ended,
 )
 from batch_pipeline.model.stream import Source, Stream
 
@@ -253,10 +254,9 @@ def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
     made = _stream_or_problems(document, base)
     if isinstance(made, Stream):
         return made
-    problem = ";\n  ".join(one.text for one in made[:_SHOWN_PROBLEMS])
-    stop = "" if problem.endswith("?") else "."
+    problem = ended(";\n  ".join(one.text for one in made[:_SHOWN_PROBLEMS]))
     raise ConfigurationError(
-        f"The stream {str(attributes.get('stream', ''))!r}: {problem}{stop} It was not defined. "
+        f"The stream {str(attributes.get('stream', ''))!r}: {problem} It was not defined. "
         f"Correct the arguments."
     )
 

@@ -35,6 +35,11 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return "" if close is None else f" Did you mean {close!r}?"
 
 
+def ended(problem: str) -> str:
+    """Return the text of a problem with a full stop, unless it ends with a question."""
+    return problem if problem.endswith("?") else f"{problem}."
+
+
 class PipelineError(Exception):
     """Base class of all deliberate errors; `str()` is a message for the operator."""
 
@@ -111,11 +116,8 @@ class SettingError(ConfigurationError):
     next_step: str
 
     def sentence(self) -> str:
-        stop = "" if self.problem.endswith("?") else "."
-        return (
-            f"{self.name} ({self.source}): {self.problem}{stop} Nothing was started. "
-            f"{self.next_step}"
-        )
+        problem = ended(self.problem)
+        return f"{self.name} ({self.source}): {problem} Nothing was started. {self.next_step}"
 
 
 @dataclass(eq=False)
@@ -130,8 +132,7 @@ class StreamFileError(ConfigurationError):
 
     def sentence(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        stop = "" if self.problem.endswith("?") else "."
-        return f"{place}: {self.problem}{stop} {self.next_step}"
+        return f"{place}: {ended(self.problem)} {self.next_step}"
 
 
 @dataclass(eq=False)
