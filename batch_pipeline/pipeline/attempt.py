@@ -302,11 +302,11 @@ def _passes(
     """
     rules, sample = stream.schema, None
     if rules.declared is None:
-        added = {column.name for column in _added(stream)}
-        if added.issuperset(schema.names):
-            sample = None if rules.sample_records else _SAMPLE_RECORDS
-            rules = replace(rules, evolution=Evolution.ADD)
-        elif rules.evolution is not Evolution.ADD and not schemas.has_published(stream.name):
+        is_new = {column.name for column in _added(stream)}.issuperset(schema.names)
+        if is_new and not rules.sample_records:
+            sample = _SAMPLE_RECORDS
+        has_rule = rules.evolution is not Evolution.ADD and not is_new
+        if not (has_rule and schemas.has_published(stream.name)):
             rules = replace(rules, evolution=Evolution.ADD)
     first = replace(stream, schema=rules)
     later = replace(stream, schema=replace(rules, sample_records=None))
