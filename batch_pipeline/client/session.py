@@ -109,10 +109,7 @@ class AcquireOptions:
 
     def attempt_limit(self) -> int:
         """Return the maximum number of attempts on a batch."""
-        limit = _check_integer("max_attempts", self.max_attempts, least=1, bits=31)
-        if limit is None:
-            raise InvalidValueError("max_attempts", None, "a whole number from 1 to 2^31 - 1")
-        return limit
+        return _required_integer("max_attempts", self.max_attempts, least=1, bits=31)
 
     def does_bisect(self) -> bool:
         """Return whether failing batches are split."""
@@ -194,9 +191,11 @@ def _column_roles(roles: Mapping[str, str | None] | None, defaults: MetaColumns)
     return replace(defaults, **names)
 
 
-def _check_integer(name: str, value: object, *, least: int, bits: int = 63) -> int | None:
-    if value is None:
-        return None
+def _check_integer(name: str, value: object, *, least: int) -> int | None:
+    return None if value is None else _required_integer(name, value, least=least, bits=63)
+
+
+def _required_integer(name: str, value: object, *, least: int, bits: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**bits:
         raise InvalidValueError(name, value, f"a whole number from {least} to 2^{bits} - 1")
     return value
