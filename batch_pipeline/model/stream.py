@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.load import PostgresTarget, Target, WriteMode
+from batch_pipeline.model.load import TARGET_NAME, PostgresTarget, Target, WriteMode
 from batch_pipeline.model.location import Roots
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import (
@@ -88,7 +88,7 @@ class Strategy(StrEnum):
     SETTLE = "settle"  # rows younger than a delay are ignored
 
 
-STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+STREAM_NAME = TARGET_NAME  # stream files check both alike
 
 
 def checked_name(stream: str) -> str:
