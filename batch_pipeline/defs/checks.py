@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.instance.private_api import has_failed, materialized_by_run
+from batch_pipeline.defs.instance.private_api import have_failed, materialized_by_run
 from batch_pipeline.defs.names import CHECK_STREAMS_JOB, CHECKS_RESOURCE, files_key
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
@@ -113,11 +113,8 @@ def _have_passed(instance: dg.DagsterInstance, checks: AssetChecks) -> bool:
     Its results would count as older than that of a run that ends before it.
     """
     checking = dg.RunsFilter(job_name=CHECK_STREAMS_JOB, statuses=UNFINISHED)
-    severe = (key for key in checks.keys if Check(key.name).is_severe)
-    return not (
-        instance.get_run_records(checking, limit=1)
-        or any(has_failed(instance, key) for key in severe)
-    )
+    severe = [key for key in checks.keys if Check(key.name).is_severe]
+    return not (instance.get_run_records(checking, limit=1) or have_failed(instance, severe))
 
 
 def _evaluation(result: CheckResult, check: Check | None = None) -> dict[str, Any]:

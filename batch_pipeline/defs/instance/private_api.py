@@ -49,14 +49,14 @@ def latest_tags(
     return {key: values[tag] for key, values in tags.items()}
 
 
-def has_failed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> bool:
-    """Return whether the last completed evaluation of a check failed.
+def have_failed(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
+    """Return whether the last completed evaluation of one of these checks failed.
 
     The run that calls this, and runs that are queued, may have planned later ones.
     """
-    summary = instance.event_log_storage.get_asset_check_summary_records([check])[check]
-    last = summary.last_completed_check_execution_record
-    return last is not None and last.status.value == "FAILED"
+    summaries = instance.event_log_storage.get_asset_check_summary_records(checks)
+    completed = (one.last_completed_check_execution_record for one in summaries.values())
+    return any(last is not None and last.status.value == "FAILED" for last in completed)
 
 
 _MOST_PLANS = 1_000
