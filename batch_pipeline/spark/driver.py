@@ -95,7 +95,7 @@ def runs_on_this_machine(master: str) -> bool:
     if runs_in_driver(master) or _is_local_cluster(master):
         return True
     addresses = _standalone_addresses(master)
-    return bool(addresses) and all(_is_loopback(host) for host, _ in addresses)
+    return bool(addresses) and all(is_loopback(host) for host, _ in addresses)
 
 
 def _is_local_cluster(master: str) -> bool:
@@ -141,7 +141,8 @@ def _standalone_addresses(master: str) -> list[tuple[str, int]]:
     return addresses
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is the loopback interface of this machine."""
     if host == "localhost":
         return True
     with suppress(ValueError):

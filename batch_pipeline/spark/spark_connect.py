@@ -208,7 +208,7 @@ def _channel_builder(remote: str) -> "DefaultChannelBuilder":
     except (PySparkValueError, ValueError) as error:
         shown = server_address(remote)
         raise InvalidValueError("the Spark Connect address", shown, _ADDRESS_FORM) from error
-    if builder.host == "localhost":  # no proxy reaches this machine's loopback
+    if driver.is_loopback(builder.host):  # no proxy reaches it
         builder.setChannelOption("grpc.enable_http_proxy", 0)
     return builder
 
