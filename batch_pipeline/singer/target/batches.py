@@ -356,7 +356,7 @@ def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: ReadLimits) -> i
     try:
         with file.open() as opened:
             table = _open_table(opened, file, limits)
-            missing = [key for key in keys if key not in table.file.schema_arrow.names]
+            missing = [key for key in keys if key not in table.schema.names]
             if missing:
                 raise UnusableFileError(f"has no column {missing[0]!r}, which is a key")
             return sum(len(batch) for batch in _batches(table))
@@ -409,7 +409,7 @@ def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[tuple[bytes, dict[str
     try:
         with file.open() as opened:
             table = _open_table(opened, file, limits)
-            columns_from_schema(table.file.schema_arrow, limits)  # checks the names
+            columns_from_schema(table.schema, limits)  # checks the names
             for batch in _batches(table):
                 for row in to_python_values(batch.to_struct_array()):
                     text = json_text(row, OnNonfinite.QUARANTINE)
