@@ -50,6 +50,7 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     choose_watermark,
     database_time,
     insert_time,
+    mysql_version,
     no_insert_time,
 )
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, Batch, IdRange
@@ -343,9 +344,7 @@ def _next_value(connection: sa.Connection, sequence: sa.Row[Any]) -> int:
 
 
 def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
-    dialect = connection.dialect
-    is_mariadb = getattr(dialect, "is_mariadb", False)
-    if not is_mariadb and (dialect.server_version_info or ()) >= (8,):
+    if (mysql_version(connection) or ()) >= (8,):
         # By default it returns statistics that are up to a day old. MySQL 5.7 has no such setting.
         connection.execute(sa.text("SET SESSION information_schema_stats_expiry = 0"))
     row = connection.execute(INNODB, catalogue_names(table)).one()

@@ -645,18 +645,22 @@ def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
     return next((text for applies, text in obstacles if applies), None)
 
 
+def mysql_version(connection: sa.Connection) -> tuple[Any, ...] | None:
+    """Return the version of a MySQL server, which is not MariaDB; None for others."""
+    dialect = connection.dialect
+    return None if getattr(dialect, "is_mariadb", False) else dialect.server_version_info or (0,)
+
+
 def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
     with read_transaction(table.engine) as connection:
         row = connection.execute(INNODB, catalogue_names(table)).one()
         has_nodes = any(value.strip("0-") for _, value in connection.execute(MYSQL_CLUSTER))
         has_nodes |= any(value == "OFF" for _, value in connection.execute(_GROUP))
-        dialect = connection.dialect
-        version = dialect.server_version_info or (0,)
-        is_mariadb = bool(getattr(dialect, "is_mariadb", False))
+        version = mysql_version(connection)
     # Only the second one is set on a reader of Aurora. MariaDB 12 returns the first one as text.
     is_read_only = not {str(row.read_only), str(row.innodb_read_only)} <= {"0", "OFF"}
     obstacles = (
-        (not is_mariadb and version < (8, 0, 1), "MySQL before 8.0 cannot read without waiting"),
+        (version and version < (8, 0, 1), "MySQL before 8.0 cannot read without waiting"),
         (row.engine != "InnoDB", f"the table's engine is {row.engine}, not InnoDB"),
         ("auto_increment" not in row.extra, f"{table.columns.uid} is not AUTO_INCREMENT"),
         (is_read_only, "the server is read only, so rows come from another server"),
