@@ -6,7 +6,7 @@ reached. Dead and cancelled batches may never be published, so they are compared
 ids.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain, groupby, islice
@@ -119,13 +119,14 @@ class LateArrivals:
                 ensure_revision_unchanged(connection)
             job_id = job_id_of(connection, name, table.canonical_name)
             result = Audit(job=name, late_job=_late_name(connection, job_id, name))
-            problems = _table_differences(connection, job_id, table)
+            query = sa.select(job.c.stream, job.c.config).where(job.c.id == job_id)
+            stream, config = connection.execute(query).one()
+            problems = _table_differences(connection, job_id, config, table)
             if problems:
                 return replace(result, other_table=problems)
             first = _range_below_first_batch(connection, job_id)
             limits = None if dry_run else limits or _newest_limits(connection, job_id)
-            stream = sa.select(job.c.stream).where(job.c.id == job_id)
-            has_keys = connection.execute(stream).scalar_one() is not None
+        has_keys = stream is not None
         running = _RunningAudit(
             engine=self.engine, table=table, job_id=job_id, audit=result, has_keys=has_keys
         )
@@ -339,13 +340,12 @@ def _audited(row: sa.Row[Any]) -> AuditedRange:
 
 
 def _table_differences(
-    connection: sa.Connection, job_id: int, table: ReflectedMetaTable
+    connection: sa.Connection, job_id: int, config: Mapping[str, Any], table: ReflectedMetaTable
 ) -> tuple[str, ...]:
     """Return how a job's table differs from the one its batches were cut from.
 
     Earlier releases allowed a job to change its id column, which skips rows.
     """
-    config = connection.execute(sa.select(job.c.config).where(job.c.id == job_id)).scalar_one()
     problems = [] if table.identity is None else [*table.identity.differences(config)]
     uid = batch.c.config["meta_table"]["cols"]["uid"].astext
     uid_columns = (
