@@ -336,12 +336,11 @@ class SettleTimeWatermark:
                 unsettled = sa.and_(
                     table.uid > sa.literal(state.released, sa.BigInteger), unsettled
                 )
-            # Cast, because MySQL refuses to subtract 1 from an unsigned 0.
-            lowest = sa.cast(sa.func.min(table.uid), sa.BigInteger)
-            first = sa.select(lowest).where(unsettled).scalar_subquery()
-            last = sa.func.coalesce(first - 1, sa.literal(MAX_ID, sa.BigInteger))
+            first = sa.select(sa.func.min(table.uid)).where(unsettled).scalar_subquery()
+            # Not `<= first - 1`, which MySQL refuses and MariaDB misreads for an unsigned 0.
+            is_below = sa.or_(first.is_(None), table.uid < first)
             value = connection.execute(
-                sa.select(sa.func.max(table.uid)).where(table.uid <= last)
+                sa.select(sa.func.max(table.uid)).where(is_below)
             ).scalar_one()
             if connection.dialect.name == "sqlite":
                 self._check_first(connection, sa.and_(table.uid == first, time.is_(None)))
